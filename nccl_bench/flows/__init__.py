@@ -1,0 +1,1 @@
+"""What happens: the only rooms that wire others together; they yield events."""

@@ -1,0 +1,1 @@
+"""Who takes part: launchers, board, supervisor."""

@@ -1,0 +1,1 @@
+"""What is: operations, clocks, the stopping rule, the sweep."""

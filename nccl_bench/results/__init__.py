@@ -1,0 +1,1 @@
+"""What was kept: run directories and importers."""
