@@ -74,7 +74,8 @@ class SweepSpec:
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """The inverse of to_json."""
         known = {f.name for f in fields(cls)}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k in known})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k in known}
+        return cls(**values)
 
     def digest(self) -> str:
         """Short hash by which ranks see that they were given the same options."""
@@ -94,7 +95,7 @@ def _check_sizes(spec: SweepSpec) -> None:
     if spec.step_nbytes is not None and spec.step_nbytes < 1:
         raise UsageError("-i: the step between sizes is at least 1 byte", "-i 1M")
     if spec.min_nbytes is not None and spec.max_nbytes is not None and spec.min_nbytes > spec.max_nbytes:
-        raise UsageError(f"-b {format_size(spec.min_nbytes)} is more than -e {format_size(spec.max_nbytes)}", "-b is the smallest size, -e the largest")
+        raise UsageError(f"-b {format_size(spec.min_nbytes)} is more than -e {format_size(spec.max_nbytes)}", "-b is the smallest size")
     for name, value in (("-b", spec.min_nbytes), ("-e", spec.max_nbytes), *(("--sizes", size) for size in spec.sizes or ())):
         if value is not None and value < 1:
             raise UsageError(f"{name}: a size is at least 1 byte", "the smallest useful one is one element, 4 bytes of float32")
@@ -127,7 +128,9 @@ def _check_combinations(spec: SweepSpec) -> None:
         if spec.pair[0] == spec.pair[1] or min(spec.pair) < 0:
             raise UsageError(f"--pair {spec.pair[0]},{spec.pair[1]}: a pair is two different ranks")
     if spec.register == "graph" and not set(spec.clocks) <= {"auto", "graph"}:
-        raise UsageError(f"--register graph goes with --clock graph, not {','.join(spec.clocks)}", "graph registration happens when a graph is captured")
+        raise UsageError(
+            f"--register graph goes with --clock graph, not {','.join(spec.clocks)}", "graph registration happens when a graph is captured"
+        )
     if spec.backend == "gloo":
         check_backend(spec, "gloo")
 
@@ -139,7 +142,8 @@ def check_backend(spec: SweepSpec, backend: Backend) -> None:
     cuda = [clock for clock in spec.clocks if clock in ("graph", "queued", "eager")]
     if cuda:
         raise UsageError(
-            f"--clock {','.join(cuda)} needs CUDA and NCCL; this run is on gloo (CPU)", "leave --clock out, or --clock host; on a GPU node it works as asked"
+            f"--clock {','.join(cuda)} needs CUDA and NCCL; this run is on gloo (CPU)",
+            "leave --clock out, or --clock host; on a GPU node it works as asked",
         )
     if spec.register != "none":
         raise UsageError(f"--register {spec.register} needs CUDA and NCCL; this run is on gloo (CPU)", "leave --register out")
@@ -236,7 +240,7 @@ def parse_clocks(text: str) -> tuple[ClockChoice, ...]:
 
 
 def parse_pair(text: str) -> tuple[int, int]:
-    """"A,B": two ranks."""
+    """ "A,B": two ranks."""
     ranks = [_int("--pair", word) for word in _split((text,))]
     if len(ranks) != 2:
         raise UsageError(f"--pair {text!r}: a pair is two ranks", "--pair 0,8")

@@ -1,0 +1,205 @@
+"""The worker of one rank: says hello, opens the world, measures the cases, reports; never prints, writes files or raises to the shell.
+
+Started by a supervisor as `python -m nccl_bench.measure.worker`; the spec comes in NCCL_BENCH_SPEC.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nccl_bench.errors import BUG, NcclBenchError, WrongDataError
+from nccl_bench.launch.channel import Phase, WorkerChannel
+from nccl_bench.measure.cases import Planned, expand, slot_nbytes
+from nccl_bench.measure.spec import SweepSpec, check_backend, with_defaults
+from nccl_bench.records import Json
+
+if TYPE_CHECKING:
+    from nccl_bench.measure.sweep import Measured, Prepare, Report
+    from nccl_bench.measure.world import World
+
+SPEC = "NCCL_BENCH_SPEC"
+POOL_NBYTES = {"nccl": 2 << 30, "gloo": 256 << 20}
+"""What slots of small cases may take: 64 slots of 32 MiB on a GPU."""
+
+
+def main(prepare: Prepare | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    """Run one worker; the return value is the process's exit code. `prepare` replaces measure.ops.prepare."""
+    channel = WorkerChannel.from_environ(environ)
+    warnings.simplefilter("ignore")
+    try:
+        return _work(channel, environ, prepare)
+    except Exception as err:
+        channel.send("error", **_describe(err))
+        sys.stderr.flush()
+        # After a failed collective nothing is destroyed: a hung communicator would hang its destructor too.
+        os._exit(err.exit_code if isinstance(err, NcclBenchError) else BUG)
+
+
+def _describe(err: Exception) -> Json:
+    from nccl_bench.measure.world import CollectiveError, OverdueError, first_line
+
+    if isinstance(err, (CollectiveError, OverdueError)):
+        return {"kind": "comm", "exit_code": err.exit_code, "why": err.why, "hints": list(err.hints), "lines": []}
+    if isinstance(err, NcclBenchError):
+        return {"kind": "own", "exit_code": err.exit_code, "why": err.why, "hints": list(err.hints), "lines": []}
+    lines = traceback.format_exception(err)
+    return {"kind": "bug", "exit_code": BUG, "why": f"{type(err).__name__}: {first_line(err)}", "hints": [], "lines": "".join(lines).splitlines()}
+
+
+def _work(channel: WorkerChannel, environ: Mapping[str, str], prepare: Prepare | None) -> int:
+    spec = SweepSpec.from_json(json.loads(environ[SPEC]))
+    hello = _hello(environ)
+    channel.send("hello", **hello)
+    go = channel.receive(None)
+    assert go is not None
+    channel.enter(-1, 0, "meet", "forming the group")
+    check_backend(spec, go["backend"])
+    from nccl_bench.measure.world import open_world
+
+    meet_s = max(spec.timeout_s, 60.0) + 0.03 * go["world_size"]
+    index = hello["device"]["index"] if hello["device"] else None
+    world = open_world(go, spec.timeout_s, meet_s, lambda port: channel.send("store", port=port), index)
+    channel.send("ready", setup=world.setup)
+    channel.enter(-1, 0, "setup", "allocating buffers", spec.timeout_s)
+    code, why = _sweep(channel, with_defaults(spec, go["backend"]), world, prepare, hello["device"])
+    channel.enter(-1, 0, "done", "leaving", spec.timeout_s)
+    world.close()
+    channel.send("done", exit_code=code, why=why)
+    return code
+
+
+def _hello(environ: Mapping[str, str]) -> Json:
+    """What this worker brings; imports torch."""
+    started = time.monotonic()
+    import torch
+    import torch.distributed as dist
+
+    import_s = time.monotonic() - started
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return {
+        "pid": os.getpid(),
+        "versions": _versions(),
+        "device": _device(environ, visible),
+        "visible_gpus": visible,
+        "has_nccl": bool(dist.is_nccl_available()),
+        "import_s": import_s,
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+    }
+
+
+def _versions() -> Json:
+    import torch
+
+    nccl: Any = torch.cuda.nccl
+    try:
+        version = ".".join(map(str, nccl.version()))
+    except (RuntimeError, AttributeError):
+        version = None
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": version,
+        "nccl_path": _loaded("libnccl"),
+    }
+
+
+def _loaded(name: str) -> str | None:
+    """The path of a loaded library, from /proc/self/maps."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(maxsplit=5)[5].strip() for line in lines if f"/{name}" in line), None)
+
+
+def _device(environ: Mapping[str, str], visible: int) -> Json | None:
+    """The GPU this rank takes: its local rank's, or the only one it sees."""
+    import torch
+
+    if not visible:
+        return None
+    local = int(environ.get("LOCAL_RANK", "0"))
+    index = local if local < visible else 0
+    one_for_all = environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+    if local >= visible and visible > 1:
+        if not one_for_all:
+            return {"index": None, "name": None, "uuid": None, "pci_bus_id": None, "memory_nbytes": None}
+        index = local % visible
+    properties: Any = torch.cuda.get_device_properties(index)
+    pci = (
+        f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0" if hasattr(properties, "pci_bus_id") else None
+    )
+    uuid = getattr(properties, "uuid", None)
+    return {
+        "index": index,
+        "name": properties.name,
+        "uuid": None if uuid is None else str(uuid) if str(uuid).startswith("GPU-") else f"GPU-{uuid}",
+        "pci_bus_id": pci,
+        "memory_nbytes": properties.total_memory,
+    }
+
+
+def _sweep(channel: WorkerChannel, spec: SweepSpec, world: World, prepare: Prepare | None, device: Json | None) -> tuple[int, str]:
+    from nccl_bench.measure.gpu_state import GpuState
+    from nccl_bench.measure.ops import prepare as prepare_op
+    from nccl_bench.measure.sweep import Sweeper, passes
+
+    facts = world.facts(spec)
+    planned = expand(spec, facts)
+    got = world.reserve(_arena_sizes(planned, facts.memory_nbytes or 0, POOL_NBYTES[world.backend]), spec.register)
+    channel.send("cases", n=len(planned), facts=asdict(facts), arena_nbytes=got, precision=spec.precision, budget_s=spec.budget_s)
+    gpu = GpuState(str(device["uuid"])) if device and world.on_gpu else None
+    sweeper = Sweeper(world, spec, prepare or prepare_op, gpu)
+    n_wrong = 0
+    for number, item, measured in passes(sweeper, planned, _reporter(channel, world, len(planned))):
+        n_wrong += bool(measured.point.n_wrong)
+        if world.rank == 0:
+            channel.send("point", **_point_message(spec, number, item, measured))
+    return (WrongDataError.exit_code, f"wrong data in {n_wrong} of {len(planned)} cases") if n_wrong else (0, "")
+
+
+def _reporter(channel: WorkerChannel, world: World, n_cases: int) -> Callable[[int, Planned], Report]:
+    def of(index: int, item: Planned) -> Report:
+        text = item.case.label()
+
+        def report(phase: str, batch: int) -> None:
+            step: Phase = phase  # type: ignore[assignment]
+            channel.enter(index, n_cases, step, text, world.timeout_s)
+            channel.tick(step, batch)
+            world.set_deadline()
+
+        return report
+
+    return of
+
+
+def _point_message(spec: SweepSpec, number: int, item: Planned, measured: Measured) -> Json:
+    return {
+        "pass": number,
+        "lateness_case": item.lateness,
+        "point": measured.point.to_json(),
+        "lateness_us": list(measured.lateness_us),
+        "batches_us": list(measured.batches_us) if spec.keep_batches else [],
+        "wrong": measured.wrong,
+    }
+
+
+def _arena_sizes(planned: tuple[Planned, ...], memory_nbytes: int, pool_nbytes: int) -> list[int]:
+    """Sizes to try for the arena, largest first: for all cases that fit, else for all but the largest, and so on."""
+    needs = sorted({slot_nbytes(item.case) for item in planned if item.skip is None}, reverse=True)
+    return [min(memory_nbytes, max(need, min(64 * need, pool_nbytes))) for need in needs] if needs else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

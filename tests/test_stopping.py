@@ -1,0 +1,137 @@
+"""The stopping rule and its statistics: pure, always ends, the same on every rank."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nccl_bench.measure.stats import interval, interval_index, median, median_interval, percentile, summarise
+from nccl_bench.measure.stopping import MAX_SERIES, MIN_SERIES, StopRule, batches_per_series, ops_per_batch
+
+anything = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(
+    series=st.lists(st.lists(anything, max_size=5), min_size=1, max_size=5),
+    elapsed=st.lists(anything, min_size=1, max_size=5),
+    precision=st.floats(1e-6, 0.5),
+    budget=st.floats(1e-3, 1e9),
+    n_batches=st.none() | st.integers(1, 50),
+)
+def test_the_rule_ends_whatever_it_is_fed(series, elapsed, precision, budget, n_batches):
+    rule = StopRule(precision=precision, budget_s=budget, n_batches=n_batches)
+    count = 0
+    while rule.done() is None:
+        rule.add(series[count % len(series)], elapsed[count % len(elapsed)])
+        count += 1
+        assert count <= MAX_SERIES
+    assert rule.done() in {"precision", "time", "iters"}
+
+
+@given(st.lists(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=6), min_size=1, max_size=20))
+def test_two_rules_fed_the_same_values_stop_at_the_same_series(series):
+    first, second = (StopRule(precision=0.05, budget_s=10.0) for _ in range(2))
+    for number, batches in enumerate(series):
+        first.add(batches, 0.1 * number)
+        second.add(batches, 0.1 * number)
+
+        assert first.done() == second.done()
+        assert first.times() == second.times()
+
+
+def test_steady_times_stop_by_precision_after_six_series_and_noisy_ones_by_time():
+    steady, noisy = (StopRule(precision=0.01, budget_s=2.0) for _ in range(2))
+    for number in range(MIN_SERIES):
+        assert steady.done() is None
+        steady.add([10.0, 10.01], 0.01 * number)
+        noisy.add([10.0, 14.0 + number], 0.01 * number)
+    assert steady.done() == "precision"
+    assert noisy.done() is None
+
+    noisy.add([10.0, 30.0], 2.5)
+
+    assert noisy.done() == "time"
+
+
+def test_a_fixed_count_stops_at_that_count():
+    rule = StopRule(precision=0.01, budget_s=1e-3, n_batches=5)
+    while rule.done() is None:
+        rule.add([1.0] * rule.next_batches(2), 99.0)
+
+    assert len(rule.batches) == 5
+    assert rule.done() == "iters"
+
+
+def test_the_quantum_of_the_clock_widens_the_interval():
+    rule = StopRule(precision=0.01, budget_s=2.0, quantum_us=0.5)
+    for _ in range(MIN_SERIES):
+        rule.add([5.0] * 4, 0.1)
+
+    assert rule.done() is None
+    assert rule.rel_half_width() == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("n", [6, 7, 8, 9, 10, 15, 20, 33, 100, 999])
+def test_the_interval_encloses_the_median_with_95_percent_and_the_next_one_does_not(n):
+    skip = interval_index(n)
+    outside = 2 * sum(math.comb(n, i) for i in range(skip + 1)) / 2**n
+    narrower = outside + 2 * math.comb(n, skip + 1) / 2**n
+
+    assert outside <= 0.05 < narrower
+
+
+def test_no_interval_below_six_samples():
+    assert [interval_index(n) for n in range(6)] == [None] * 6
+    assert median_interval([1.0] * 5) is None
+
+
+def test_the_normal_approximation_meets_the_exact_index():
+    exact = interval_index(1000)
+
+    assert abs(interval_index(1001) - exact) <= 1
+
+
+@given(st.lists(st.floats(1e-3, 1e9), min_size=6, max_size=200), st.floats(0, 10))
+def test_the_median_lies_in_its_interval_and_the_interval_within_the_values(values, quantum):
+    low, high = interval(values, [], quantum)
+
+    assert low <= median(values) <= high
+    assert high - low >= quantum * 0.999
+    if quantum == 0:
+        assert min(values) <= low
+        assert high <= max(values)
+
+
+@given(st.lists(st.floats(1.0, 100.0), min_size=6, max_size=60), st.lists(st.floats(1.0, 100.0), min_size=6, max_size=10))
+def test_the_interval_is_the_wider_of_batches_and_series(batches, series):
+    low, high = interval(batches, series, 0.0)
+
+    for part in (median_interval(batches), median_interval(series)):
+        assert low <= part[0]
+        assert part[1] <= high
+
+
+def test_percentiles_are_nearest_rank_and_absent_where_they_would_be_the_maximum():
+    values = [float(v) for v in range(1, 101)]
+
+    assert percentile(values, 0.95) == 95.0
+    assert summarise(values, [], 0.0).p99 == 99.0
+    assert summarise(values[:99], [], 0.0).p99 is None
+    assert summarise(values[:19], [], 0.0).p95 is None
+
+
+def test_k_is_a_rule():
+    assert [ops_per_batch(us) for us in (5.0, 99.0, 100.0, 999.0, 1000.0, 1e6)] == [64, 64, 4, 4, 1, 1]
+
+
+@given(st.floats(0.1, 1e6), st.integers(1, 5000))
+def test_a_fixed_count_is_shared_out_into_whole_batches(op_us, iters):
+    k = ops_per_batch(op_us, iters)
+
+    assert iters % k == 0
+    assert 1 <= k <= 64
+
+
+def test_a_series_is_two_to_eight_batches():
+    assert [batches_per_series(us, 2.0) for us in (384.0, 2500.0, 13e3, math.nan, 0.0)] == [8, 4, 2, 8, 8]
