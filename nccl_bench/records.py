@@ -216,7 +216,8 @@ class RunHeader:
     tool: str
     """"nccl-bench 0.1.0"."""
     argv: tuple[str, ...]
-    started_at: str
+    started_at: str | None
+    """UTC, ISO 8601; None for an imported log that does not say."""
     ended_at: str | None = None
     exit_code: int | None = None
     """None while the run goes on, or where it was killed."""
@@ -230,7 +231,8 @@ class RunHeader:
     """A gloo run, a rehearsal: says nothing about NCCL."""
     shared_gpu: bool = False
     """Ranks shared a GPU: behaviour, not a measurement."""
-    n_ranks: int
+    n_ranks: int | None
+    """None where an imported log does not tell."""
     n_nodes: int | None
     ranks: tuple[Json, ...] = ()
     """[{rank, host, local_rank, pid, gpu: {index, name, uuid, pci, memory_nbytes} | null, nics}]."""
