@@ -1,0 +1,233 @@
+"""The entry point: argv to a command, and every way it can end to its exit code and last line (CONTRACT.md section 1).
+
+A command's module is imported when the command runs or its own --help is asked for, never before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Annotated, Any, TextIO
+
+import typer
+from typer.core import TyperGroup
+
+from nccl_bench.cli.commands import Command, available, by_question
+from nccl_bench.cli.foreign import answer, normalise
+from nccl_bench.cli.outcome import MEANING, Ended
+from nccl_bench.collectives import find
+from nccl_bench.errors import BUG, InterruptedRun, NcclBenchError, UsageError
+from nccl_bench.report.terminal import last_line, write_error
+
+PROGRAM = "nccl-bench"
+READER_LEFT = 128 + signal.SIGPIPE
+"""As a shell reports a program that SIGPIPE ended: what was to be printed did not arrive."""
+
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class _ReaderLeft(NcclBenchError):
+    """Whoever read our stdout has closed it."""
+
+    exit_code = READER_LEFT
+
+
+@contextlib.contextmanager
+def _ends_of_ours() -> Iterator[None]:
+    """What ends a command from outside becomes an error of ours, before click makes its own of it."""
+    try:
+        yield
+    except BrokenPipeError as err:
+        raise _ReaderLeft("the reader of the output left") from err
+    except KeyboardInterrupt as err:
+        raise InterruptedRun(signal.SIGINT, "interrupted") from err
+
+
+class Commands(TyperGroup):
+    """The group of commands, each loaded when it is needed."""
+
+    rows: tuple[Command, ...] = ()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names, in the order of the table."""
+        return [row.name for row in self.rows]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, its module imported; None for an unknown name."""
+        row = next((row for row in self.rows if row.name == cmd_name), None)
+        return None if row is None else _load(row)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As click does, but for an unknown command: an error that says what was meant."""
+        if args[0] not in self.list_commands(ctx) and not ctx.resilient_parsing:
+            raise _unknown_command(args, self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The commands by question."""
+        formatter.write(main_help(self.rows))
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the options before the command (and print --help)."""
+        with _ends_of_ours():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with _ends_of_ours():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name=PROGRAM,
+    cls=Commands,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings=_HELP,
+)
+
+
+@app.callback()
+def _main(context: typer.Context, version: Annotated[bool, typer.Option("--version")] = False) -> None:
+    from nccl_bench.cli import home
+
+    if version:
+        sys.stdout.write(home.versions() + "\n")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        home.home(sys.stdout, context.command.rows if isinstance(context.command, Commands) else ())
+
+
+def main_help(rows: Sequence[Command]) -> str:
+    """The text of `nccl-bench --help`."""
+    lines = [f"usage: {PROGRAM} COMMAND [OPTIONS]", "", "How fast the collectives of a GPU cluster are, how fast they could be, and who is to blame."]
+    for question, group in by_question(rows).items():
+        lines += ["", question]
+        lines += [f"  {row.name:<9} {row.help}" for row in group]
+    lines += [
+        "",
+        f"{PROGRAM} COMMAND --help   its options",
+        f"{PROGRAM}                  what it sees here, and where to start",
+        f"{PROGRAM} --version        versions of nccl-bench, torch and NCCL",
+        f"{PROGRAM} --install-completion, --show-completion   for your shell",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def run(argv: Sequence[str] | None = None, rows: tuple[Command, ...] | None = None) -> int:
+    """Run one command line (default: the process's) and return its exit code; the last line of stderr says why it is not 0.
+
+    `rows`: the commands there are; by default those of the table whose module exists.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show µ shows ? instead of a traceback.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    code = _guarded(sys.argv[1:] if argv is None else argv, available() if rows is None else rows, sys.stderr)
+    return _flushed(code)
+
+
+def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO) -> int:
+    try:
+        ended = _ended(_invoke(normalise(argv), rows))
+    except NcclBenchError as err:
+        write_error(err, stderr)
+        ended = Ended(exit_code=err.exit_code, why=err.why)
+    except typer.Abort:
+        ended = Ended(exit_code=128 + signal.SIGINT, why="interrupted")
+    except SystemExit as err:
+        ended = _ended(err.code)
+    except Exception as err:
+        ended = _click_error(err, stderr) if hasattr(err, "format_message") else _bug(err, stderr)
+    if ended.exit_code and ended.why:
+        stderr.write(last_line(ended.exit_code, ended.why) + "\n")
+    return ended.exit_code
+
+
+def _invoke(argv: list[str], rows: tuple[Command, ...]) -> object:
+    group: Any = typer.main.get_command(app)
+    group.rows = rows
+    return group.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+
+
+def _ended(result: object) -> Ended:
+    """The outcome of what a command returned: nothing, an exit code, or an Ended."""
+    match result:
+        case Ended():
+            return result
+        case bool() | None:
+            return Ended(exit_code=0, why="done")
+        case int():
+            return Ended(exit_code=result, why=MEANING.get(result, "failed"))
+    return Ended(exit_code=BUG, why=str(result))
+
+
+def _load(row: Command) -> Any:
+    """The click command of a row. The module's own imports run now."""
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    function = getattr(import_module(row.module), row.function)
+    single.command(name=row.name, context_settings=_HELP)(function)
+    return typer.main.get_command(single)
+
+
+def _unknown_command(args: list[str], names: list[str]) -> UsageError:
+    word = args[0]
+    try:
+        collective = find(word).name
+    except UsageError:
+        close = difflib.get_close_matches(word, names, n=1)
+        hint = f"did you mean {PROGRAM} {close[0]}?" if close else f"there are: {' '.join(names)}"
+        return UsageError(f"no command is called {word!r}", hint)
+    return UsageError(f"{word!r} is a collective, not a command", f"measure it: {PROGRAM} sweep {' '.join([collective, *args[1:]])}")
+
+
+def _click_error(err: Any, stderr: TextIO) -> Ended:
+    """A usage error that click found, in our words."""
+    option = getattr(err, "option_name", None)
+    context = getattr(err, "ctx", None)
+    path = context.command_path if context is not None else PROGRAM
+    if option is not None and (instead := answer(option)):
+        why, hints = f"{option}: {instead}", [f"{PROGRAM} has no {option}: it belongs to nccl-tests and rccl-tests"]
+    else:
+        message = err.format_message().rstrip(".")
+        why, hints = message[:1].lower() + message[1:], [f"{path} --help lists the options"]
+    write_error(UsageError(why, *hints), stderr)
+    return Ended(exit_code=UsageError.exit_code, why=why)
+
+
+def _bug(err: Exception, stderr: TextIO) -> Ended:
+    """A bug of ours: the traceback goes to a file whose path is said, so that it can be sent."""
+    text = "".join(traceback.format_exception(err))
+    why = f"internal error: {type(err).__name__}: {err}".splitlines()[0]
+    try:
+        fd, name = tempfile.mkstemp(prefix="nccl-bench-traceback-", suffix=".txt")
+        with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"{PROGRAM} {' '.join(sys.argv[1:])}\n{text}")
+        where = f"the traceback is in {name}: please send it with what you typed"
+    except OSError:
+        stderr.write(text)
+        where = "the traceback is above: please send it with what you typed"
+    error = NcclBenchError(why, "this is a bug in nccl-bench", where)
+    write_error(error, stderr)
+    return Ended(exit_code=BUG, why=why)
+
+
+def _flushed(code: int) -> int:
+    """The exit code, after stdout took everything; a reader who left is no traceback at exit."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if code == 0:
+            sys.stderr.write(last_line(READER_LEFT, "the reader of the output left") + "\n")
+            return READER_LEFT
+    return code
