@@ -47,6 +47,11 @@ def _ends_of_ours() -> Iterator[None]:
         yield
     except BrokenPipeError as err:
         raise _ReaderLeft("the reader of the output left") from err
+    except SystemExit as err:
+        # rich ends the process itself where it meets a broken pipe (Console.on_broken_pipe).
+        if isinstance(err.__context__, BrokenPipeError):
+            raise _ReaderLeft("the reader of the output left") from err
+        raise
     except KeyboardInterrupt as err:
         raise InterruptedRun(signal.SIGINT, "interrupted") from err
 
@@ -140,7 +145,8 @@ def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO) -> 
     try:
         ended = _ended(_invoke(normalise(argv), rows))
     except NcclBenchError as err:
-        write_error(err, stderr)
+        if not isinstance(err, _ReaderLeft):
+            write_error(err, stderr)
         ended = Ended(exit_code=err.exit_code, why=err.why)
     except typer.Abort:
         ended = Ended(exit_code=128 + signal.SIGINT, why="interrupted")

@@ -91,7 +91,9 @@ def summary(rows: Iterable[tuple[Point, Ceiling]], isolated: Iterable[Point], lo
     clock = rows[0][0].clock
     good = [(point, ceiling) for point, ceiling in rows if point.status == "ok" and point.time_us is not None and point.clock == clock]
     name = rows[0][0].collective
-    parts = [_speed(name, good, look), _latency(name, good, look), *_one_call(isolated), *_dispatch(rows)] if good else [f"{name}: nothing was measured"]
+    if not good:
+        return f"{name}: nothing was measured." + _trouble(rows)
+    parts = [_speed(name, good, look), _latency(name, good, look), *_one_call(isolated), *_dispatch(rows)]
     return "; ".join(part for part in parts if part) + "." + _trouble(rows)
 
 
