@@ -22,7 +22,7 @@ def home(stream: TextIO, rows: Sequence[Command], host: str | None = None, infin
     lines = [versions(), "", f"  here     {socket.gethostname() if host is None else host}: {here(infiniband)}", ""]
     for question, group in by_question(rows).items():
         for index, row in enumerate(group):
-            lines.append(f"  {question if index == 0 else '':<24}{row.name:<10}{row.example}")
+            lines.append(f"  {question if index == 0 else '':<24}{row.name:<9}{row.example}")
     stream.write("\n".join(lines) + "\n")
 
 
