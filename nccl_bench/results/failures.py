@@ -89,3 +89,16 @@ def reporters(failures: Iterable[Failure]) -> str | None:
                 known.append(failure.pid)
     words = [f"{host} (pid {', '.join(map(str, sorted(found)[:16]))})" if found else host for host, found in pids.items()]
     return ", ".join(words[:16]) or None
+
+
+_DUPLICATE_RANKS = re.compile(r"(?:^|\s)(\S+?):\d+:\d+ .*Duplicate GPU detected : rank (\d+) and rank (\d+) both on CUDA device (\w+)")
+
+
+def duplicates(failures: Iterable[Failure]) -> str | None:
+    """Who shares a GPU, from all of NCCL's warnings together: "ranks 0, 1, 2 of h017 share CUDA device 1000"; None where no line says."""
+    shared: dict[tuple[str, str], set[int]] = {}
+    for failure in failures:
+        if match := _DUPLICATE_RANKS.search(failure.text):
+            shared.setdefault((match[1], match[4]), set()).update((int(match[2]), int(match[3])))
+    words = [f"ranks {', '.join(map(str, sorted(ranks)))} of {host} share CUDA device {device}" for (host, device), ranks in shared.items()]
+    return "; ".join(words[:16]) or None

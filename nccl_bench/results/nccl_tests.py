@@ -47,6 +47,8 @@ class TestRun:
     devices: list[Device] = field(default_factory=list)
     layout: Layout | None = None
     has_header: bool = False
+    table_line: int = 0
+    """Where its header stands; 0 where it was cut off."""
     rows: list[Row] = field(default_factory=list)
     averages: list[str] = field(default_factory=list)
     """Printed "Avg bus bandwidth", word by word."""
@@ -105,8 +107,7 @@ _BLOCKING = re.compile(r"Blocking Enabled: wait for|Blocking Enabled: wait")
 _OVER_RANKS = {"0": "rank 0", "1": "mean", "2": "min", "3": "max"}
 """nccl-tests -a (common.cu average)."""
 _HINTS = re.compile(
-    r"nThread|Rank|ests version|Version|test starting|bounds values|Avg bus|concluded|version|_perf|\.\.\.|…|<snip>|runcat|Reducing|Blocking"
-    r"|Per-Iteration|algbw|NCCL INFO|omitted"
+    r"nThread|Rank|ests version|Version|test starting|bounds values|Avg bus|concluded|version|_perf|Reducing|Blocking|Per-Iteration|algbw|NCCL INFO"
 )
 """A line without any of these is looked at for rows and failures only."""
 
@@ -160,12 +161,16 @@ def read_log(text: Text) -> Log:
     log = Log([], [], [], [], False)
     n_lines = text.text.count("\n") + 1
     pending: list[Failure] = []
+    elided: list[int] = []
     for line in text.lines():
         if not line.text:
             continue
         reader = readers.get(line.label) or readers.setdefault(line.label, _Reader(line.label))
         may_be_cut = not text.ends and line.number == n_lines
         if _row(line, reader, log, may_be_cut=may_be_cut):
+            continue
+        if _ELIDED.fullmatch(line.text.lstrip("# \t")) or line.text.lstrip("# \t").lower().startswith("truncated"):
+            elided.append(line.number)
             continue
         _facts(line, reader)
         if "NCCL INFO" not in line.text and (failure := failure_of(line)) is not None:
@@ -175,6 +180,8 @@ def read_log(text: Text) -> Log:
         reader.above = line.text
     log.runs = sorted((run for reader in readers.values() for run in reader.finish()), key=lambda run: run.first_line)
     log.failures = _share_out(pending, log.runs)
+    for run in log.runs:
+        run.elided = [number for number in elided if run.rows and run.table_line < number < run.rows[-1].line]
     log.is_nccl = log.is_nccl or bool(log.runs)
     return log
 
@@ -218,7 +225,7 @@ def _facts(line: Line, reader: _Reader) -> None:
     if not _HINTS.search(text):
         return
     bare = text.lstrip("# \t")
-    for take in (_take_header, _take_config, _take_device, _take_version, _take_summary, _take_elided, _take_info, _take_command):
+    for take in (_take_header, _take_config, _take_device, _take_version, _take_summary, _take_info, _take_command):
         if take(bare, line, reader):
             return
 
@@ -228,7 +235,7 @@ def _take_header(bare: str, line: Line, reader: _Reader) -> bool:
     if layout is None:
         return False
     run = reader.table(line.number)
-    run.layout, run.has_header = layout, True
+    run.layout, run.has_header, run.table_line = layout, True, line.number
     return True
 
 
@@ -288,14 +295,6 @@ def _take_summary(bare: str, line: Line, reader: _Reader) -> bool:
     else:
         run.concluded = True
         run.program = run.program or value
-    return True
-
-
-def _take_elided(bare: str, line: Line, reader: _Reader) -> bool:
-    if not (_ELIDED.fullmatch(bare) or bare.lower().startswith("truncated")):
-        return False
-    if reader.open.has_header or reader.open.rows:
-        reader.open.elided.append(line.number)
     return True
 
 

@@ -65,6 +65,9 @@ class Half:
     """The old error column: the largest deviation."""
     i_min: float | None = None
     i_max: float | None = None
+    i_p50: float | None = None
+    """This and i_p95 are in -J files only."""
+    i_p95: float | None = None
     i_p99: float | None = None
     problem: str | None = None
     """What was printed in the place of a number."""
