@@ -105,7 +105,7 @@ def _speed(name: str, good: list[tuple[Point, Ceiling]], look: Look) -> str:
     text = f"{name} reaches {format_GBps(peak.busbw_GBps)} GB/s at {short_size(peak.nbytes, peak.requested_nbytes)}"
     if look.not_nccl or look.shared_gpu:
         return f"{text} ({'gloo, not NCCL' if look.not_nccl else 'shared GPU, not a measurement'})"
-    limit = f" ({ceiling.limited_by} limit{'' if ceiling.limited_by[-1:] == 's' else 's'} it)" if ceiling.limited_by else ""
+    limit = f" (limited by {ceiling.limited_by})" if ceiling.limited_by else ""
     if ceiling.share_frac is None:
         return text + limit
     return f"{text}, {format_percent(ceiling.share_frac)} % of what healthy systems like this reach{limit}"

@@ -23,7 +23,7 @@ WIDTH = 100
 """Columns of every table that is not --wide."""
 NOT_NCCL = "NOT NCCL: gloo on CPUs, a rehearsal; no number here says anything about NCCL or its fabric"
 SHARED_GPU = "shared GPU, not a measurement: ranks share a GPU, so this shows behaviour and no speed"
-LEGEND = "GB/s = 1e9 bytes/s · size: larger buffer of a rank · time: median of max over ranks · ±: 95 % interval"
+LEGEND = "GB/s = 1e9 B/s · size: larger buffer of a rank · time: median of max over ranks · ±: 95 % interval"
 
 
 @dataclass(frozen=True, slots=True)
