@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import math
 import mmap
 import os
 import select
@@ -75,6 +76,8 @@ class WorkerChannel:
     def __init__(self, read_fd: int, write_fd: int, page_fd: int) -> None:
         self._read_fd, self._write_fd = read_fd, write_fd
         self._page = mmap.mmap(page_fd, _PAGE_NBYTES)
+        self._poll = select.poll()
+        self._poll.register(read_fd, select.POLLIN)
         self._inbox = _Lines()
         self._sequence = 0
 
@@ -110,8 +113,8 @@ class WorkerChannel:
         """The next message of the supervisor, None after `timeout_s` seconds (None: wait for it)."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._inbox.ready:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([self._read_fd], [], [], left)[0]:
+            left_ms = None if end is None else max(0, math.ceil((end - time.monotonic()) * 1000))
+            if not self._poll.poll(left_ms):
                 return None
             data = os.read(self._read_fd, 1 << 16)
             if not data:

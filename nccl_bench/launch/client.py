@@ -141,7 +141,7 @@ class BoardClient:
         while not found and not self.lost and (left := end - time.monotonic()) > 0:
             sent = self.pump()
             if not found and self.fileno() >= 0 and not self.lost:
-                select.select([self.fileno()], [] if sent else [self.fileno()], [], min(left, 0.5))
+                _await(self.fileno(), min(left, 0.5), write=not sent)
             elif not found and not self.lost:
                 time.sleep(min(left, 0.01))
         if self.lost and not found:
@@ -331,10 +331,17 @@ def _greet(sock: socket.socket, address: Address, timeout_s: float) -> tuple[Boa
     })  # fmt: skip
     end = time.monotonic() + timeout_s
     while (left := end - time.monotonic()) > 0:
-        select.select([sock], [], [], left)
+        _await(sock.fileno(), left)
         for answer in wire.receive():
             return BoardClient(wire, str(answer["board"])), wire.address
     raise TimeoutError
+
+
+def _await(fd: int, timeout_s: float, *, write: bool = False) -> None:
+    """Wait for something to read (or room to write); unlike select, for any number of open files."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN | (select.POLLOUT if write else 0))
+    poll.poll(max(1, int(timeout_s * 1000)))
 
 
 def _resolve(host: str) -> list[str]:
