@@ -191,6 +191,16 @@ def test_both_placements_share_a_row_however_they_come() -> None:
     assert gcm(text) == pytest.approx(sum(p.busbw_GBps or 0 for p in (*out, *into)) / 4, rel=1e-4)
 
 
+def test_a_live_run_of_both_placements_knows_it_from_its_header() -> None:
+    stream = io.StringIO()
+    table = NcclTestsLog(stream, replace(HEADER, spec={**HEADER.spec, "placement": "both"}))
+    table.add(point(1024, 10.0, "all_gather", "out"))
+    assert data_rows(stream.getvalue()) == []
+    table.add(point(1024, 8.0, "all_gather", "in"))
+
+    assert [(row[5], row[9]) for row in data_rows(stream.getvalue())] == [("10.00", "8.00")]
+
+
 def test_one_measured_placement_fills_both_halves_and_a_comment_says_so() -> None:
     text = log(SWEEP)
 

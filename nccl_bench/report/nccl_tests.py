@@ -25,11 +25,11 @@ _SAFE = (("out-of-place", "out of place"), ("in-place", "in place"), ("FAILED", 
 class NcclTestsLog:
     """Writes a log to a stream as its points come: a table a collective (and clock's first kind, variant, shift, axis)."""
 
-    def __init__(self, stream: TextIO, header: RunHeader, *, both: bool = False) -> None:
-        """`both`: the run measures both placements, so a row waits for its other half."""
+    def __init__(self, stream: TextIO, header: RunHeader, *, both: bool | None = None) -> None:
+        """`both`: the run measures both placements, so a row waits for its other half; None: as the header's spec says."""
         self._stream = stream
         self._header = header
-        self._both = both
+        self._both = header.spec.get("placement") == "both" if both is None else both
         self._table: tuple[object, ...] | None = None
         self._clock: str | None = None
         self._left_out: set[str] = set()
