@@ -126,7 +126,7 @@ def _same_gpu(one: Gpu, two: Gpu) -> bool:
         return one.bus_id == two.bus_id
     if one.uuid is not None and two.uuid is not None:
         return one.uuid == two.uuid
-    return one.index == two.index)
+    return one.index == two.index
 
 
 def _same_nic(one: Nic, two: Nic) -> bool:
