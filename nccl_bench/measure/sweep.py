@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 import torch
 
 from nccl_bench.measure.cases import Planned, slot_nbytes
-from nccl_bench.measure.clocks import MAX_DOUBLINGS, QueuedTimer, Series, Timer, estimate_us, make_timer
+from nccl_bench.measure.clocks import MAX_DOUBLINGS, QueuedTimer, Timer, make_timer
 from nccl_bench.measure.data import Wrong
+from nccl_bench.measure.events import Series, estimate_us
 from nccl_bench.measure.gpu_state import REASONS, GpuState, reason_names
 from nccl_bench.measure.ops import Op, prepare
 from nccl_bench.measure.spec import SweepSpec
@@ -350,7 +351,16 @@ def _point(case: Case, **more: object) -> Point:
 def _is_refusal(err: RuntimeError) -> bool:
     """Whether a backend says that it has no such call, type or reduction, rather than that a call failed."""
     text = str(err).lower()
-    words = ("not support", "unsupported", "invalid scalar type", "cannot use reduceop", "can't be cast", "not implemented", "invalid data type")
+    words = (
+        "not support",
+        "unsupported",
+        "invalid scalar type",
+        "cannot use reduceop",
+        "can't be cast",
+        "not implemented",
+        "invalid data type",
+        "ncclinvalidargument",
+    )
     return any(word in text for word in words)
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from nccl_bench.measure.world import World
 
 SPEC = "NCCL_BENCH_SPEC"
-POOL_NBYTES = {"nccl": 2 << 30, "gloo": 256 << 20}
-"""What slots of small cases may take: 64 slots of 32 MiB on a GPU."""
+POOL_NBYTES = {"nccl": 4 << 30, "gloo": 256 << 20}
+"""What slots of smaller cases may take: on a GPU 64 of 32 MiB, or the 4 of a case below 1 ms, both ways."""
 
 
 def main(prepare: Prepare | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -172,6 +172,9 @@ def _sweep(channel: WorkerChannel, spec: SweepSpec, world: World, prepare: Prepa
 def _reporter(channel: WorkerChannel, world: World, n_cases: int) -> Callable[[int, Planned], Report]:
     def of(index: int, item: Planned) -> Report:
         text = item.case.label()
+
+        if world.rank == 0:
+            channel.send("case", index=index, collective=item.case.collective, nbytes=item.case.nbytes or item.case.requested_nbytes)
 
         def report(phase: str, batch: int) -> None:
             step: Phase = phase  # type: ignore[assignment]

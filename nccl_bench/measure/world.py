@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from nccl_bench.errors import LaunchError, WorldError
+from nccl_bench.errors import LaunchError, UsageError, WorldError
 from nccl_bench.launch.values import Json
 from nccl_bench.measure.cases import WorldFacts
 from nccl_bench.measure.data import Tiles, tiles_for
@@ -212,7 +212,7 @@ class World:
         backend: Any = self.group._get_backend(self.device)
         if not hasattr(backend, "register_mem_pool"):
             raise LaunchError(f"--register: torch {torch.__version__} cannot register buffers with NCCL", "it can from torch 2.7 on")
-        self._pool = cuda.MemPool(backend.mem_allocator)
+        self._pool = cuda.MemPool(*self._allocator(backend, symmetric))
         with cuda.use_mem_pool(self._pool):
             arena = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         try:
@@ -220,6 +220,16 @@ class World:
         except TypeError as err:
             raise LaunchError(f"--register symmetric: torch {torch.__version__} has no symmetric registration", "use --register user") from err
         return arena
+
+    @staticmethod
+    def _allocator(backend: Any, symmetric: bool) -> tuple[Any, ...]:
+        """NCCL's allocator; without it (no multicast) plain memory can still be registered, but not symmetrically."""
+        try:
+            return (backend.mem_allocator,)
+        except RuntimeError as err:
+            if symmetric:
+                raise UsageError(f"--register symmetric cannot be had here: {first_line(err)}", "use --register user, or none") from err
+            return ()
 
     def _reduce(self, values: Sequence[float], op: Any) -> list[float]:
         count = len(values)

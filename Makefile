@@ -1,0 +1,42 @@
+# make sweep: a fresh machine to a first result; make test: a fresh machine to green tests. Both need python3, pip and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SITE_TORCH := $(shell $(PYTHON) -c 'import importlib.util as u; print(int(bool(u.find_spec("torch"))))' 2>/dev/null)
+SWEEP ?=
+
+.PHONY: sweep test test-versions lint clean
+
+sweep: $(VENV)/installed
+	@$(BIN)/nccl-bench --version
+	$(BIN)/nccl-bench sweep $(SWEEP)
+	@if $(BIN)/nccl-bench report --help >/dev/null 2>&1; then $(BIN)/nccl-bench report latest; fi
+
+test: $(VENV)/tools lint
+	$(BIN)/python -m pytest -q -m "not slow"
+	$(MAKE) --no-print-directory test-versions
+
+lint: $(VENV)/tools
+	$(BIN)/ruff check nccl_bench tests benchmarks
+	$(BIN)/mypy
+
+# What needs no torch also runs on the other Pythons that are installed here.
+test-versions: $(VENV)/tools
+	tests/other_pythons.sh
+
+# Where the base python has torch already, the venv takes it, so that the site's own NCCL is measured.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(if $(filter 1,$(SITE_TORCH)),--system-site-packages) $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/tools: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c constraints.txt pytest pytest-timeout hypothesis ruff mypy pandas-stubs types-defusedxml pyarrow
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,166 @@
+"""sweep's options as one value, filled from the command line and a TOML file, and the spec they make."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from nccl_bench.errors import UsageError
+from nccl_bench.measure.spec import (
+    SweepSpec,
+    parse_clocks,
+    parse_collectives,
+    parse_dtypes,
+    parse_ops,
+    parse_pair,
+    parse_roots,
+    parse_sizes,
+)
+from nccl_bench.units import parse_seconds, parse_size
+
+MAX_CONFIG_NBYTES = 1 << 20
+_LONG = {"output_format": "format", "as_json": "json", "check_level": "c"}
+"""Parameters whose long option has another name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was typed, or written in --config; see cli/sweep.py for the meanings."""
+
+    collectives: list[str] | None
+    minbytes: str | None
+    maxbytes: str | None
+    stepfactor: float | None
+    stepbytes: str | None
+    sizes: str | None
+    dtype: str
+    op: str
+    root: str
+    placement: Literal["in", "out", "both"] | None
+    shift: Literal["ring", "node", "both"] | None
+    pair: str | None
+    check_level: int | None
+    check: bool
+    clock: str
+    regime: Literal["streaming", "isolated"]
+    register: Literal["none", "graph", "user", "symmetric"]
+    iters: int | None
+    warmup_iters: int | None
+    precision: float | None
+    budget: float | None
+    timeout: float
+    duration: str | None
+    nproc_per_node: int | None
+    backend: Literal["auto", "nccl", "gloo"]
+    out: Path | None
+    name: str | None
+    keep_ranks: bool
+    keep_batches: bool
+    output_format: Literal["table", "nccl-tests"]
+    wide: bool
+    as_json: bool
+    dry_run: bool
+    progress: bool
+
+    def __post_init__(self) -> None:
+        if self.as_json and self.output_format != "table":
+            raise UsageError("--json and --format exclude each other", "--json prints points, one a line")
+        if self.out is not None and self.name is not None:
+            raise UsageError("-O and --name exclude each other", "-O is the run directory itself, --name the last part of the default one")
+
+    def spec(self) -> SweepSpec:
+        """The sweep these options ask for. Raises UsageError naming the option."""
+        return SweepSpec(
+            collectives=parse_collectives(self.collectives or []),
+            sizes=parse_sizes(self.sizes) if self.sizes is not None else None,
+            min_nbytes=_size("-b/--minbytes", self.minbytes),
+            max_nbytes=_size("-e/--maxbytes", self.maxbytes),
+            step_factor=self.stepfactor,
+            step_nbytes=_size("-i/--stepbytes", self.stepbytes),
+            dtypes=parse_dtypes(self.dtype),
+            ops=parse_ops(self.op),
+            roots=parse_roots(self.root),
+            placement=self.placement,
+            shift=self.shift,
+            clocks=parse_clocks(self.clock),
+            regime=self.regime,
+            pair=parse_pair(self.pair) if self.pair is not None else None,
+            iters=self.iters,
+            warmup_iters=self.warmup_iters,
+            precision=self.precision,
+            budget_s=self.budget,
+            check=self.check if self.check_level is None else self.check_level > 0,
+            register=self.register,
+            backend=self.backend,
+            timeout_s=self.timeout,
+            duration_s=parse_seconds(self.duration, "--duration") if self.duration is not None else None,
+            keep_ranks=self.keep_ranks,
+            keep_batches=self.keep_batches,
+        )
+
+
+def _size(what: str, text: str | None) -> int | None:
+    return None if text is None else parse_size(text, what)
+
+
+def with_config(given: dict[str, Any], context: typer.Context, config: Path | None) -> dict[str, Any]:
+    """The options given, and for those left out the file's. Raises UsageError with path and key."""
+    if config is None:
+        return given
+    names = {_LONG.get(param, param).replace("_", "-"): param for param in given}
+    merged = dict(given)
+    for key, value in _read(config).items():
+        param = names.get(key.replace("_", "-"))
+        if param is None:
+            raise UsageError(f"{config}: no option is called {key!r}", f"keys are long options without dashes in front: {', '.join(sorted(names))}")
+        if str(getattr(context.get_parameter_source(param), "name", "DEFAULT")) == "DEFAULT":
+            merged[param] = _convert(config, key, value, param, given[param])
+    return merged
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_CONFIG_NBYTES:
+            raise UsageError(f"{path}: more than 1 MiB is no list of options")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise UsageError(f"--config {path}: {err.strerror or err}") from err
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+        raise UsageError(f"{path}: not TOML: {err}") from err
+
+
+_LISTS = {"collectives"}
+_NUMBERS = {"stepfactor": float, "precision": float, "budget": float, "timeout": float, "iters": int, "warmup_iters": int, "nproc_per_node": int}
+_CHOICES = {
+    "placement": ("in", "out", "both"),
+    "shift": ("ring", "node", "both"),
+    "regime": ("streaming", "isolated"),
+    "register": ("none", "graph", "user", "symmetric"),
+    "backend": ("auto", "nccl", "gloo"),
+    "output_format": ("table", "nccl-tests"),
+}
+
+
+def _convert(path: Path, key: str, value: Any, param: str, default: Any) -> Any:
+    """A TOML value as the option's own type."""
+    if param in _LISTS:
+        return [str(item) for item in (value if isinstance(value, list) else [value])]
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise UsageError(f"{path}: {key} is true or false, not {value!r}")
+        return value
+    if param in _NUMBERS or param == "check_level":
+        kind = _NUMBERS.get(param, int)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+            raise UsageError(f"{path}: {key} is a number, not {value!r}")
+        return kind(value)
+    if isinstance(value, (bool, dict)):
+        raise UsageError(f"{path}: {key} is text, not {value!r}")
+    text = ",".join(str(item) for item in value) if isinstance(value, list) else str(value)
+    if param in _CHOICES and text not in _CHOICES[param]:
+        raise UsageError(f"{path}: {key} is one of {' '.join(_CHOICES[param])}, not {text!r}")
+    return Path(text) if param == "out" else text

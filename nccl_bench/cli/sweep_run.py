@@ -1,0 +1,177 @@
+"""Running a sweep from the front door: who takes part, the flow, and what is shown of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from nccl_bench.cli.outcome import Ended
+from nccl_bench.cli.sweep_options import Options
+from nccl_bench.errors import UsageError
+from nccl_bench.flows import sweep as flow
+from nccl_bench.launch.launchers import Launch, from_environ
+from nccl_bench.launch.local import visible_gpus
+from nccl_bench.measure.cases import WorldFacts, expand, slot_nbytes
+from nccl_bench.measure.spec import Backend, SweepSpec, check_backend, clocks_of, with_defaults
+from nccl_bench.records import RunHeader
+from nccl_bench.report.nccl_tests import NcclTestsLog
+from nccl_bench.report.progress import Progress
+from nccl_bench.report.sentence import Look
+from nccl_bench.report.terminal import SweepTable, banner, wants_color, write_warning
+from nccl_bench.units import format_seconds, format_size
+
+CPU_RANKS = 2
+"""Ranks of a self-launch without a GPU: the fewest that talk."""
+CASE_EXTRA_S = 0.3
+"""Seconds a case takes beyond its budget at most, for setting up, warming up and checking; for the estimate of --dry-run."""
+
+
+def run(options: Options, environ: Mapping[str, str], argv: Sequence[str], stdout: TextIO, stderr: TextIO) -> Ended:
+    """Run the sweep, show it, and say how it ended."""
+    spec = options.spec()
+    launch = from_environ(environ, self_launch=options.nproc_per_node is not None)
+    n_local = _n_local(options, launch, spec, environ)
+    if options.dry_run:
+        return _dry_run(options, spec, launch, n_local, environ, stdout)
+    flow.torch_version()
+    where = flow.Where(out=options.out, name=options.name)
+    screen = _Screen(options, spec, stdout, stderr)
+    ended = Ended(exit_code=0, why="")
+    try:
+        for event in flow.sweep(spec, launch, where, n_local=n_local, environ=environ, argv=argv):
+            if isinstance(event, flow.Ended):
+                ended = screen.end(event, speak=launch.rank == 0 or bool(event.lines))
+            else:
+                screen.show(event)
+    finally:
+        screen.close()
+    return ended
+
+
+def _n_local(options: Options, launch: Launch, spec: SweepSpec, environ: Mapping[str, str]) -> int:
+    """Workers to start here: one where a launcher started us, else as many as asked for, or as there are GPUs."""
+    if launch.launcher != "none":
+        if options.nproc_per_node not in (None, 1):
+            raise UsageError(
+                f"-g {options.nproc_per_node} starts ranks here, but {launch.launcher} has started {launch.world_size} already",
+                "leave -g out and ask the launcher for a task a GPU (srun --ntasks-per-node=8 --gpus-per-node=8), or run nccl-bench without it",
+            )
+        return 1
+    if options.nproc_per_node is not None:
+        return options.nproc_per_node
+    return (visible_gpus(environ) if spec.backend != "gloo" else 0) or CPU_RANKS
+
+
+def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, environ: Mapping[str, str], stdout: TextIO) -> Ended:
+    """The cases, an upper bound of the minutes, and the memory; nothing is started."""
+    n_ranks = launch.world_size if launch.launcher != "none" else n_local
+    per_node = launch.local_size or (n_local if launch.launcher == "none" else None)
+    n_nodes = -(-n_ranks // per_node) if per_node else 1
+    backend: Backend = "nccl" if spec.backend == "nccl" or (spec.backend == "auto" and visible_gpus(environ)) else "gloo"
+    check_backend(spec, backend)
+    spec = with_defaults(spec, backend)
+    facts = WorldFacts(n_ranks=n_ranks, n_nodes=n_nodes, ranks_per_node=per_node, backend=backend, one_domain=n_nodes == 1, fp8=True)
+    planned = expand(spec, facts)
+    runnable = [item for item in planned if item.skip is None]
+    largest = max((slot_nbytes(item.case) for item in runnable), default=0)
+    upper_s = len(runnable) * ((spec.budget_s or 0.0) * 1.25 + CASE_EXTRA_S) + 10
+    if launch.rank != 0:
+        return Ended(exit_code=0, why="")
+    if options.as_json:
+        rows = [{"case": item.case.label(), "clock": item.case.clock, "regime": item.case.regime, "skip": item.skip} for item in planned]
+        stdout.write(json.dumps({"n_ranks": n_ranks, "backend": backend, "cases": rows, "at_most_s": upper_s, "buffers_nbytes": largest}) + "\n")
+        return Ended(exit_code=0, why="")
+    lines = [f"{n_ranks} ranks on {n_nodes} node{'' if n_nodes == 1 else 's'}, {backend}, {', '.join(clocks_of(spec, backend, n_nodes == 1))} clock"]
+    for name in spec.collectives:
+        mine = [item.case.requested_nbytes for item in runnable if item.case.collective == name]
+        skipped = sum(item.skip is not None for item in planned if item.case.collective == name)
+        span = f"{format_size(min(mine))} to {format_size(max(mine))}" if mine else "none can run"
+        lines.append(f"  {name:<15} {len(mine):>5} cases, {span}" + (f", {skipped} skipped" if skipped else ""))
+    lines += [
+        f"at most {format_seconds(upper_s)} ({spec.budget_s:g} s a case), usually a third of that",
+        f"buffers of {format_size(largest)} a rank for the largest case",
+    ]
+    lines += [f"  skipped: {reason}" for reason in dict.fromkeys(item.skip for item in planned if item.skip)]
+    stdout.write("\n".join(lines) + "\n")
+    return Ended(exit_code=0, why="")
+
+
+class _Screen:
+    """stdout and stderr of a sweep on rank 0."""
+
+    def __init__(self, options: Options, spec: SweepSpec, stdout: TextIO, stderr: TextIO) -> None:
+        self.options, self.spec, self.stdout, self.stderr = options, spec, stdout, stderr
+        self.progress = Progress(stderr, enabled=options.progress)
+        self.table: SweepTable | NcclTestsLog | None = None
+        self.header: RunHeader | None = None
+        self.n_done = 0
+
+    def show(self, event: flow.Event) -> None:
+        """Show one event that is not the last."""
+        match event:
+            case flow.Opened():
+                self._open(event)
+            case flow.CaseBegun():
+                self.progress.update(self.n_done, event.n_cases, event.collective, format_size(event.nbytes))
+            case flow.Kept():
+                self.n_done += 1
+                with self.progress.paused():
+                    if self.options.as_json:
+                        self.stdout.write(json.dumps(event.point.to_json()) + "\n")
+                        self.stdout.flush()
+                    elif self.table is not None:
+                        self.table.add(event.point)
+            case flow.Warned():
+                with self.progress.paused():
+                    write_warning(event.text, self.stderr)
+            case _:
+                pass
+
+    def _open(self, event: flow.Opened) -> None:
+        self.header = event.header
+        self._banner()
+        if self.options.as_json:
+            return
+        if self.options.output_format == "nccl-tests":
+            self.table = NcclTestsLog(self.stdout, event.header, both=self.spec.placement == "both")
+            return
+        backend: Backend = "nccl" if event.header.backend == "nccl" else "gloo"
+        look = Look(
+            n_nodes=event.header.n_nodes,
+            clocks=clocks_of(self.spec, backend, event.header.n_nodes == 1),
+            regime=self.spec.regime,
+            not_nccl=event.header.not_nccl,
+            shared_gpu=event.header.shared_gpu,
+            wide=self.options.wide,
+            color=wants_color(self.stdout),
+        )
+        self.table = SweepTable(self.stdout, look)
+
+    def _banner(self) -> None:
+        """Say in the first and last line that this is no measurement of NCCL, or of GPUs of one's own."""
+        if self.header is None:
+            return
+        text = banner(not_nccl=self.header.not_nccl, shared_gpu=self.header.shared_gpu, comment=self.options.output_format == "nccl-tests")
+        if text is not None:
+            stream = self.stderr if self.options.as_json else self.stdout
+            stream.write(text + "\n")
+            stream.flush()
+
+    def end(self, event: flow.Ended, speak: bool) -> Ended:
+        """Close the table, say what went wrong and where the run is kept."""
+        self.progress.close()
+        if self.table is not None:
+            self.table.end()
+        if self.header is not None and event.path is not None and not self.options.as_json and self.options.output_format == "table":
+            self.stdout.write(f"\n{event.n_points} points in {event.path}\n")
+        self._banner()
+        self.stdout.flush()
+        if event.exit_code and speak:
+            first, *rest = event.lines or (event.why,)
+            self.stderr.write("".join([f"error: {first}\n", *(f"       {line}\n" for line in rest)]))
+        return Ended(exit_code=event.exit_code, why=event.why if speak else "")
+
+    def close(self) -> None:
+        """Take the progress line away."""
+        self.progress.close()
