@@ -9,8 +9,6 @@ Nothing is ever rewritten in points.jsonl: a crash can tear its last line and no
 from __future__ import annotations
 
 import errno
-import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +22,8 @@ from nccl_bench.errors import DataError, UsageError
 from nccl_bench.records import Point, RunHeader
 from nccl_bench.results.check import check
 from nccl_bench.results.env import allowed_env, redact
+from nccl_bench.results.files import dumps, reason, sync_directory, write_all
+from nccl_bench.results.files import write_json as write_json
 
 HEADER_FILE = "run.json"
 POINTS_FILE = "points.jsonl"
@@ -159,13 +159,13 @@ class RunWriter:
             os.close(self._fds.popitem()[1])
 
     def _append_line(self, file: str, record: Mapping[str, Any]) -> None:
-        line = (_dumps(record) + "\n").encode()
+        line = (dumps(record) + "\n").encode()
         end: int | None = None
         try:
             if file not in self._fds:
                 self._fds[file] = os.open(self.path / file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             end = os.fstat(self._fds[file]).st_size
-            _write_all(self._fds[file], line)
+            write_all(self._fds[file], line)
             os.fsync(self._fds[file])
         except OSError as err:
             if end is not None:
@@ -175,7 +175,7 @@ class RunWriter:
     def _fail(self, file: str, err: OSError) -> NoReturn:
         self._broken = True
         kept = f"{self.n_points} point{'' if self.n_points == 1 else 's'} kept in {self.path}"
-        raise UsageError(f"{self.path / file} cannot be written: {_reason(err)}", kept, _advice(err)) from err
+        raise UsageError(f"{self.path / file} cannot be written: {reason(err)}", kept, _advice(err)) from err
 
 
 def create_run(path: Path, header: RunHeader, *, latest: bool = False) -> RunWriter:
@@ -195,11 +195,11 @@ def create_run(path: Path, header: RunHeader, *, latest: bool = False) -> RunWri
         raise UsageError(f"{path} {what}", "a run is never overwritten: name another directory with -O, or another --name") from err
     except OSError as err:
         _remove(path, made)
-        raise UsageError(f"{path} cannot be written: {_reason(err)}", _advice(err)) from err
+        raise UsageError(f"{path} cannot be written: {reason(err)}", _advice(err)) from err
     writer = RunWriter(path, header, points_fd)
     try:
         writer.update_header()
-        _sync_directory(path)
+        sync_directory(path)
     except UsageError as err:
         writer.close()
         (path / POINTS_FILE).unlink(missing_ok=True)
@@ -218,25 +218,8 @@ def resume_run(path: Path) -> RunWriter:
         fd = os.open(directory / POINTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         _mend_tail(fd)
     except OSError as err:
-        raise UsageError(f"{directory / POINTS_FILE} cannot be written: {_reason(err)}", _advice(err)) from err
+        raise UsageError(f"{directory / POINTS_FILE} cannot be written: {reason(err)}", _advice(err)) from err
     return RunWriter(directory, header, fd, n_points=len(points))
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON document whole or not at all: a temporary file beside it, fsynced, renamed into place. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        try:
-            _write_all(fd, (_dumps(document, indent=1) + "\n").encode())
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
 
 
 def _header_json(header: RunHeader) -> Mapping[str, Any]:
@@ -244,31 +227,6 @@ def _header_json(header: RunHeader) -> Mapping[str, Any]:
     record = header.to_json()
     kept = {key: redact(record[key]) for key in ("argv", "spec", "nccl_conf")}
     return {**record, **kept, "env": allowed_env({key: str(value) for key, value in record["env"].items()})}
-
-
-def _dumps(record: Mapping[str, Any], indent: int | None = None) -> str:
-    separators = (",", ":") if indent is None else (",", ": ")
-    return json.dumps(_clean(record), ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)
-
-
-def _clean(value: Any) -> Any:
-    """The value as JSON has it: no number that is none is written as one, and bytes of a file name that are no text become "?"."""
-    match value:
-        case float() if not math.isfinite(value):
-            return None
-        case str():
-            return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not value.isascii() else value
-        case Mapping():
-            return {_clean(str(key)): _clean(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_clean(item) for item in value]
-    return value
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _cut(fd: int, nbytes: int) -> None:
@@ -287,22 +245,8 @@ def _mend_tail(fd: int) -> None:
         if _loads(data[start:]) is None:
             os.ftruncate(fd, start)
         else:
-            _write_all(fd, b"\n")
+            write_all(fd, b"\n")
         os.fsync(fd)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a new name durable, where the file system can sync a directory (some network ones cannot)."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        os.fsync(fd)
-    except OSError:
-        return
-    finally:
-        os.close(fd)
 
 
 def _point_latest(path: Path) -> None:
@@ -319,10 +263,6 @@ def _point_latest(path: Path) -> None:
 def _remove(path: Path, made: bool) -> None:
     if made and path.is_dir() and not any(path.iterdir()):
         path.rmdir()
-
-
-def _reason(err: OSError) -> str:
-    return err.strerror or type(err).__name__
 
 
 def _advice(err: BaseException | None) -> str:
@@ -347,7 +287,7 @@ def read_run(path: Path) -> tuple[RunHeader, list[Point], list[str]]:
     try:
         points = list(_points(points_path, warnings))
     except OSError as err:
-        raise DataError(f"{points_path} cannot be read: {_reason(err)}") from err
+        raise DataError(f"{points_path} cannot be read: {reason(err)}") from err
     return header, points, warnings
 
 
@@ -358,7 +298,7 @@ def read_header(path: Path) -> RunHeader:
     except FileNotFoundError as err:
         raise DataError(f"{path}: no such file", "a run directory has a run.json beside its points.jsonl: it says what machine this was") from err
     except OSError as err:
-        raise DataError(f"{path} cannot be read: {_reason(err)}") from err
+        raise DataError(f"{path} cannot be read: {reason(err)}") from err
     if not isinstance(record, dict):
         raise DataError(f"{path}:1: not a header of nccl-bench: no JSON object")
     try:
