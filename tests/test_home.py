@@ -5,24 +5,32 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
+
 from nccl_bench.cli.commands import COMMANDS, available
-from nccl_bench.cli.home import home, nic_rates, versions
+from nccl_bench.cli.home import home, node_here, versions
+from nccl_bench.fabric.topology import Gpu, Nic, Node
+
+CPU_NODE = Node(host="login", gpus=(), nics=())
+GPU_NODE = Node(
+    host="gpu-017",
+    gpus=tuple(Gpu(index=index, name="NVIDIA H100 80GB HBM3") for index in range(8)),
+    nics=tuple(Nic(name=f"mlx5_{index}", rate_gbit=400.0, link_layer="InfiniBand", state="ACTIVE") for index in range(8)),
+)
 
 
-def port(root: Path, device: str, rate: str, layer: str, state: str) -> None:
-    folder = root / device / "ports" / "1"
-    folder.mkdir(parents=True)
-    for name, text in (("rate", rate), ("link_layer", layer), ("state", state)):
-        (folder / name).write_text(text + "\n")
-
-
-def test_the_page_says_what_is_here_and_what_can_be_asked() -> None:
+def page(node: Node, driver: Path = Path("/nowhere"), rows: tuple = COMMANDS) -> str:
     stream = io.StringIO()
-    home(stream, COMMANDS, host="gpu-017")
-    text = stream.getvalue()
+    home(stream, rows, node, driver)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("node", [CPU_NODE, GPU_NODE], ids=["cpu", "gpu"])
+def test_the_page_says_what_is_here_and_what_can_be_asked(node: Node) -> None:
+    text = page(node)
 
     assert text.startswith("nccl-bench ")
-    assert "  here     gpu-017: " in text
+    assert f"  here     {node.host}: " in text
     for row in COMMANDS:
         assert row.example in text
     for question in ("How fast is it?", "How fast could it be?", "Is it healthy?", "What changed?", "Show it", "What does training pay?", "Slurm"):
@@ -30,24 +38,37 @@ def test_the_page_says_what_is_here_and_what_can_be_asked() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_gpus_and_nics_are_named() -> None:
+    here = next(line for line in page(GPU_NODE).splitlines() if "here" in line)
+
+    assert "8x H100 SXM" in here
+    assert "8x 400G InfiniBand" in here
+
+
+def test_a_node_without_a_gpu_is_told_what_it_can_do() -> None:
+    assert "login: no GPU, " in page(CPU_NODE)
+    assert "rehearsal on gloo" in page(CPU_NODE)
+
+
+def test_a_driver_that_does_not_answer_is_news_and_no_driver_is_none(tmp_path: Path) -> None:
+    driver = tmp_path / "version"
+    driver.touch()
+    broken = Node(host="gpu-003", gpus=None, warnings=("no GPU is known here: NVML does not start: Driver/library version mismatch",))
+
+    assert "  note     no GPU is known here: NVML does not start" in page(broken, driver)
+    assert "note" not in page(broken)
+
+
 def test_the_page_offers_only_what_exists() -> None:
-    stream = io.StringIO()
-    home(stream, available())
-
     for row in COMMANDS:
-        assert (row.example in stream.getvalue()) == (row in available())
+        assert (row.example in page(CPU_NODE, rows=available())) == (row in available())
 
 
-def test_active_ports_are_counted_with_their_rate(tmp_path: Path) -> None:
-    port(tmp_path, "mlx5_0", "400 Gb/sec (4X NDR)", "InfiniBand", "4: ACTIVE")
-    port(tmp_path, "mlx5_1", "400 Gb/sec (4X NDR)", "InfiniBand", "1: DOWN")
-    port(tmp_path, "mlx5_2", "100 Gb/sec (4X EDR)", "Ethernet", "4: ACTIVE")
+def test_a_node_is_seen_without_nvml_and_without_sys(tmp_path: Path) -> None:
+    node = node_here({}, sysfs_root=tmp_path, dev_root=None, host="bare")
 
-    assert nic_rates(tmp_path) == ["400G InfiniBand", "100G Ethernet"]
-
-
-def test_a_host_without_rdma_devices_has_none(tmp_path: Path) -> None:
-    assert nic_rates(tmp_path / "absent") == []
+    assert node.host == "bare"
+    assert "bare: " in page(node)
 
 
 def test_versions_are_one_line() -> None:

@@ -4,26 +4,53 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from nccl_bench import __version__
 from nccl_bench.cli.commands import Command, by_question
-from nccl_bench.units import three_digits
+from nccl_bench.fabric.topology import Node, describe
 
-SYSFS_INFINIBAND = Path("/sys/class/infiniband")
+WIDTH = 100
+DRIVER = Path("/proc/driver/nvidia/version")
+"""There where a driver is loaded (NVIDIA driver README, "The /proc interface")."""
 
 
-def home(stream: TextIO, rows: Sequence[Command], host: str | None = None, infiniband: Path = SYSFS_INFINIBAND) -> None:
-    """Write the page. What cannot be seen is said, never guessed."""
-    lines = [versions(), "", f"  here     {socket.gethostname() if host is None else host}: {here(infiniband)}", ""]
+def home(stream: TextIO, rows: Sequence[Command], node: Node | None = None, driver: Path = DRIVER) -> None:
+    """Write the page for `node` (default: this one). What cannot be seen is said, never guessed."""
+    node = node_here() if node is None else node
+    lines = [versions(), "", *_field("here", f"{node.host}: {here(node)}")]
+    if node.gpus or driver.exists():
+        # Without a driver the missing NVML is no news.
+        lines += [line for text in node.warnings for line in _field("note", text)]
+    lines.append("")
     for question, group in by_question(rows).items():
         for index, row in enumerate(group):
             lines.append(f"  {question if index == 0 else '':<24}{row.name:<9}{row.example}")
     stream.write("\n".join(lines) + "\n")
+
+
+def node_here(environ: Mapping[str, str] | None = None, **roots: Any) -> Node:
+    """What NVML and /sys say of this node (fabric/detect); nothing is loaded but what that needs."""
+    from nccl_bench.fabric import detect
+
+    return detect.node_here(os.environ if environ is None else environ, **roots)
+
+
+def here(node: Node) -> str:
+    """A node in a line; without a GPU, what can be done all the same."""
+    if node.gpus:
+        return describe(node)
+    nics = describe(node).partition(", ")[2]
+    parts = ["no GPU", f"{os.cpu_count()} CPUs", *([nics] if nics else [])]
+    return f"{', '.join(parts)}: a sweep here is a rehearsal on gloo"
+
+
+def _field(name: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<9}", subsequent_indent=" " * 11, break_on_hyphens=False)
 
 
 def versions() -> str:
@@ -49,54 +76,3 @@ def _packaged_nccl() -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
-
-
-def here(infiniband: Path = SYSFS_INFINIBAND) -> str:
-    """This host in a line: GPUs by NVML, NICs by sysfs."""
-    gpus, nics = gpu_names(), nic_rates(infiniband)
-    parts = [_counted(gpus) if gpus else f"no GPU, {os.cpu_count()} CPUs: a sweep here is a rehearsal on gloo"]
-    parts += [_counted(nics)] if nics else []
-    return ", ".join(parts)
-
-
-def _counted(words: list[str]) -> str:
-    return ", ".join(f"{words.count(word)}x {word}" for word in dict.fromkeys(words))
-
-
-def gpu_names() -> list[str]:
-    """Names of the GPUs that NVML sees; none where there is no driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        return [_text(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _text(name: str | bytes) -> str:
-    return (name.decode(errors="replace") if isinstance(name, bytes) else name).removeprefix("NVIDIA ")
-
-
-def nic_rates(infiniband: Path) -> list[str]:
-    """ "400G InfiniBand" for each active port under /sys/class/infiniband (its `rate` and `link_layer` files)."""
-    rates = []
-    for port in sorted(infiniband.glob("*/ports/*")):
-        rate, layer, state = (_read(port / name) for name in ("rate", "link_layer", "state"))
-        if rate is not None and layer is not None and "ACTIVE" in (state or "") and (match := re.match(r"\s*([0-9.]+)", rate)):
-            rates.append(f"{three_digits(float(match[1])).rstrip('.')}G {layer}")
-    return rates
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
