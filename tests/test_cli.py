@@ -246,6 +246,26 @@ def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, how: str) -> None:
     assert err == "nccl-bench: exit 141: the reader of the output left\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("how", ["talk", "whisper", "--help"])
+def test_a_full_disk_under_stdout_is_told_and_is_no_traceback(tmp_path: Path, how: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command_apart(tmp_path, "ends", how), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: stdout cannot be written: No space left on device\n")
+    assert done.stderr.splitlines()[-1] == "nccl-bench: exit 2: stdout cannot be written: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["explain", "busbw"]])
+def test_a_closed_stdout_is_no_crash(args: list[str]) -> None:
+    command = f"exec {sys.executable} -m nccl_bench {' '.join(args)} >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---- usage ----
 
 

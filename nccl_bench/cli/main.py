@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ READER_LEFT = 128 + signal.SIGPIPE
 """As a shell reports a program that SIGPIPE ended: what was to be printed did not arrive."""
 
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -133,12 +135,20 @@ def run(argv: Sequence[str] | None = None, rows: tuple[Command, ...] | None = No
 
     `rows`: the commands there are; by default those of the table whose module exists.
     """
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show µ shows ? instead of a traceback.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    _prepare_streams()
     code = _guarded(sys.argv[1:] if argv is None else argv, available() if rows is None else rows, sys.stderr)
-    return _flushed(code)
+    return _flushed(code, sys.stderr)
+
+
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Closed by whoever started us (>&-): what is written goes nowhere.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):
+            # A terminal that cannot show µ shows ? instead of a traceback.
+            stream.reconfigure(errors="replace")
 
 
 def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO) -> int:
@@ -152,6 +162,8 @@ def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO) -> 
         ended = Ended(exit_code=128 + signal.SIGINT, why="interrupted")
     except SystemExit as err:
         ended = _ended(err.code)
+    except OSError as err:
+        ended = _no_space(err, stderr) if err.errno in _NO_SPACE else _bug(err, stderr)
     except Exception as err:
         ended = _click_error(err, stderr) if hasattr(err, "format_message") else _bug(err, stderr)
     if ended.exit_code and ended.why:
@@ -210,6 +222,14 @@ def _click_error(err: Any, stderr: TextIO) -> Ended:
     return Ended(exit_code=UsageError.exit_code, why=why)
 
 
+def _no_space(err: OSError, stderr: TextIO) -> Ended:
+    """A full disk where no room had its own words for it; most often it is under stdout."""
+    error = UsageError(f"{err.filename or 'stdout'} cannot be written: {err.strerror}", "free some space there, or write elsewhere")
+    with contextlib.suppress(OSError):
+        write_error(error, stderr)
+    return Ended(exit_code=error.exit_code, why=error.why)
+
+
 def _bug(err: Exception, stderr: TextIO) -> Ended:
     """A bug of ours: the traceback goes to a file whose path is said, so that it can be sent."""
     text = "".join(traceback.format_exception(err))
@@ -227,13 +247,18 @@ def _bug(err: Exception, stderr: TextIO) -> Ended:
     return Ended(exit_code=BUG, why=why)
 
 
-def _flushed(code: int) -> int:
-    """The exit code, after stdout took everything; a reader who left is no traceback at exit."""
+def _flushed(code: int, stderr: TextIO) -> int:
+    """The exit code, after stdout took everything; a reader who left or a full disk is no traceback at exit."""
     try:
         sys.stdout.flush()
+        return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if code == 0:
-            sys.stderr.write(last_line(READER_LEFT, "the reader of the output left") + "\n")
-            return READER_LEFT
-    return code
+        ended = Ended(exit_code=READER_LEFT, why="the reader of the output left")
+    except OSError as err:
+        ended = _no_space(err, stderr)
+    # What is left in the buffer would be tried, and fail, once more when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if code:
+        return code
+    stderr.write(last_line(ended.exit_code, ended.why) + "\n")
+    return ended.exit_code
