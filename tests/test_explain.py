@@ -48,6 +48,7 @@ def test_no_spelling_means_two_words() -> None:
     spellings = [spelling.lower() for row in WORDS.values() for spelling in (row.name, *row.also)]
 
     assert len(spellings) == len(set(spellings))
+    assert not [spelling for spelling in spellings if spelling.startswith("-")], "the command line would take it for an option"
 
 
 @pytest.mark.parametrize(
