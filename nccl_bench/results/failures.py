@@ -21,6 +21,11 @@ class Failure:
     host: str | None = None
     pid: int | None = None
 
+    @property
+    def of_a_run(self) -> bool:
+        """Whether the line stands as a program, a launcher or NCCL writes it, and not in the middle of a text about one."""
+        return _WRITTEN.search(self.text) is not None
+
 
 _MAX_QUOTE = 300
 _NCCL_DEBUG = "run it again with NCCL_DEBUG=INFO and look at the lines before the failure"
@@ -59,6 +64,10 @@ _KINDS: tuple[tuple[str, int, str | None], ...] = (
 _PATTERNS = tuple((re.compile(pattern), rank, hint) for pattern, rank, hint in _KINDS)
 _ANY = re.compile("|".join(f"(?:{pattern})" for pattern, _, _ in _KINDS))
 _HOST = re.compile(r"^(?: \.\. )?([A-Za-z0-9][\w.-]*)(?: pid (\d+))?: Test ")
+_WRITTEN = re.compile(
+    r"^(?:\.\. )?[\w.-]+(?: pid \d+)?: Test |^\S+:\d+:\d+ \[\d+\].*NCCL WARN|^There are not enough slots|^\S+: error while loading shared"
+    r"|^(?:srun|slurmstepd)\S*: |^mpirun |^MPI_ABORT|^Invalid number of GPUs|^\[ERROR\]|^invalid (?:size|option)|^(?:bash|sh): |^\S*Segmentation fault"
+)
 _NOT_FATAL = re.compile(r"NCCL INFO|NET/Plugin|Failed to (?:find|dlopen|open libibverbs)|LOG_CAT")
 """Words of healthy runs: a plug-in that is not there, a version that is not found."""
 

@@ -83,8 +83,6 @@ class Log:
     commented_rows: list[int]
     unreadable_rows: list[tuple[int, str]]
     """(line, what) of lines that look like rows and hold no number."""
-    is_nccl: bool
-    """Whether anything in it comes from NCCL, its tests or a launcher of theirs."""
 
 
 _CONFIG = re.compile(r"nThreads? (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+) ?\((factor|bytes)\)(.*)")
@@ -158,7 +156,7 @@ class _Reader:
 def read_log(text: Text) -> Log:
     """The runs of a file, in the order they begin."""
     readers: dict[str, _Reader] = {}
-    log = Log([], [], [], [], False)
+    log = Log([], [], [], [])
     n_lines = text.text.count("\n") + 1
     pending: list[Failure] = []
     elided: list[int] = []
@@ -176,13 +174,11 @@ def read_log(text: Text) -> Log:
         if "NCCL INFO" not in line.text and (failure := failure_of(line)) is not None:
             pending.append(failure)
             reader.open.failures.append(failure)
-        log.is_nccl = log.is_nccl or "NCCL" in line.text or "_perf" in line.text
         reader.above = line.text
     log.runs = sorted((run for reader in readers.values() for run in reader.finish()), key=lambda run: run.first_line)
     log.failures = _share_out(pending, log.runs)
     for run in log.runs:
         run.elided = [number for number in elided if run.rows and run.table_line < number < run.rows[-1].line]
-    log.is_nccl = log.is_nccl or bool(log.runs)
     return log
 
 

@@ -50,7 +50,7 @@ def read_json(text: Text, name: str) -> tuple[Log, list[str], Json]:
         warnings.append(f"{name}: truncated JSON after {len(results)} complete result{plural}: the program was killed while writing")
     else:
         _summary(run, tail)
-    log = Log([run], [], [], [(line, "a result without its numbers") for line, result in results if not _halves(result, 1e-6)], True)
+    log = Log([run], [], [], [(line, "a result without its numbers") for line, result in results if not _halves(result, 1e-6)])
     times = {"started_at": _stamp(head.get("start_time")), "ended_at": _stamp((tail or {}).get("end_time"))}
     return log, warnings, times
 

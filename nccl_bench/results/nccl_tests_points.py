@@ -87,7 +87,7 @@ def _without_rows(log: Log, runs: Sequence[TestRun], name: str) -> Imported:
     if log.unreadable_rows and cause is None:
         line, what = log.unreadable_rows[0]
         raise DataError(f"{name}:{line}: no numeric rows: {len(log.unreadable_rows)} lines look like rows, and none holds numbers ({what})")
-    if cause is not None and (log.is_nccl or cause.rank == 0):
+    if cause is not None and (runs or cause.of_a_run):
         return _failed(name, cause, failures, runs)
     if runs:
         what = "the table has no rows" if any(run.has_header for run in runs) else "no nccl-tests table"

@@ -256,3 +256,11 @@ def _step(word: str) -> float:
     decimals = len(mantissa.partition(".")[2])
     power = int(exponent) if re.fullmatch(r"[-+]?\d{1,3}", exponent) else 0
     return float(10.0 ** (power - decimals))
+
+
+_ANY_ROW = re.compile(rf"(?m)^[^\n]{{0,200}}?(?:^|[\s:>|\]#])\d+[ \t]+\d+[ \t]+{_TYPES}[ \t]")
+
+
+def has_rows(text: str) -> bool:
+    """Whether any line of a file looks like a row, commented out or not."""
+    return _ANY_ROW.search(text) is not None
