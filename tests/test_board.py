@@ -88,7 +88,7 @@ def test_a_client_that_goes_without_a_bye_is_published_and_one_that_says_bye_is_
         meet(address(token, 2, world=3), 5).client.drop()
 
         assert zero.client.get(ABORT, 5) == {"kind": "lost", "ranks": [2], "who": "h2:102"}
-        assert zero.client.get("lost/2", 5) == "h2:102"
+        assert zero.client.get("facts/2", 5) == {"rank": 2, "state": "lost", "who": "h2:102"}
 
 
 def test_a_rank_that_two_processes_claim_is_told_to_both(token: str) -> None:
@@ -158,7 +158,7 @@ def test_a_board_that_goes_away_raises_and_names_its_holder(token: str) -> None:
     assert zero.server is not None
     zero.server.close()
 
-    with pytest.raises(WorldError, match="h0:100 is gone"):
+    with pytest.raises(WorldError, match=r"rank 0 \(h0:100\) is gone"):
         one.client.get("k", 5)
     assert one.client.lost
     one.client.bye()
@@ -237,10 +237,10 @@ def test_the_descriptor_limit_is_raised_for_a_large_world() -> None:
 
 
 def test_16384_ranks_cost_one_short_message_each() -> None:
-    n, board = 16384, Board("t", "h0:1")
+    n, board = 16384, Board("t", "rank 0 (h0:1)")
     for rank in range(n):
         hello = {"op": "hello", "id": 0, "token": "t", "ranks": [rank], "world": n, "who": f"h{rank // 8}:{rank}"}
-        assert board.handle(rank, hello, 0.0) == [(rank, {"id": 0, "board": "h0:1"})]
+        assert board.handle(rank, hello, 0.0) == [(rank, {"id": 0, "board": "rank 0 (h0:1)"})]
         assert board.handle(rank, {"op": "wait", "id": 1, "key": "go"}, 0.0) == []
     board.handle(0, {"op": "collect", "id": 2, "prefix": "join", "n": n, "timeout_s": 60}, 0.0)
     answers = [reply for rank in range(n) for reply in board.handle(rank, {"op": "set", "values": {f"join/{rank}": {"host": "h"}}}, 1.0)]

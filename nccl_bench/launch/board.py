@@ -12,7 +12,8 @@ are JSON objects, one a line:
     {"op": "bye"}                                                              leaves: the end of its connection is no loss
 
 Keys that the board sets by itself: "abort", when a client is lost without a bye, when a rank is claimed twice, or when
-worlds differ; the first abort stays. Every client sends a fixed number of short messages.
+worlds differ; the first abort stays. "facts/<rank>" of a lost client that left none. Every client sends a fixed number
+of short messages.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ Replies = list[tuple[int, Json]]
 
 ABORT: Final = "abort"
 """The key under which the first failure stands."""
+FACTS: Final = "facts"
+"""Prefix of what each rank was doing when a run broke."""
 LINE_NBYTES = 4 << 20
 """A longer message than 4 MiB is not one of ours."""
 STRANGER_NBYTES = 1 << 16
@@ -68,8 +71,8 @@ class Board:
     """The pure board; `now` is monotonic seconds."""
 
     token: str
-    who: str
-    """host:pid of the process that holds it."""
+    holder: str
+    """The process that holds it: "rank 0 (host:pid)"."""
     clients: dict[int, _Client] = field(default_factory=dict)
     _values: dict[str, Any] = field(default_factory=dict)
     _ranked: defaultdict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
@@ -112,12 +115,12 @@ class Board:
         for rank in known.ranks:
             if self._by_rank.get(rank) == client:
                 del self._by_rank[rank]
-        if known.left or ABORT in self._values:
-            if not known.left:
-                return self._set({f"lost/{rank}": known.who for rank in known.ranks}, now)
+        if known.left:
             return []
-        lost = {f"lost/{rank}": known.who for rank in known.ranks}
-        return self._set({**lost, ABORT: {"kind": "lost", "ranks": list(known.ranks), "who": known.who}}, now)
+        news: Json = {f"{FACTS}/{rank}": {"rank": rank, "state": "lost", "who": known.who} for rank in known.ranks if rank not in self._ranked[FACTS]}
+        if ABORT not in self._values:
+            news[ABORT] = {"kind": "lost", "ranks": list(known.ranks), "who": known.who}
+        return self._set(news, now)
 
     def expire(self, now: float) -> Replies:
         """Answers to the collects that are complete, or whose time is over."""
@@ -146,7 +149,7 @@ class Board:
             return [(client, {"id": request, "refused": "another job's board"})]
         world, who = int(message["world"]), str(message["who"])
         ranks = tuple(int(rank) for rank in message["ranks"])
-        replies: Replies = [(client, {"id": request, "board": self.who})]
+        replies: Replies = [(client, {"id": request, "board": self.holder})]
         self.clients[client] = _Client(ranks, who)
         self._world = self._world or (world, f"rank {ranks[0]} ({who})")
         problem = None

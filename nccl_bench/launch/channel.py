@@ -33,11 +33,11 @@ FDS = "NCCL_BENCH_FDS"
 """Variable that tells a worker its descriptors: read, write, page, stack file; then its supervisor's process id."""
 
 _PAGE_NBYTES = 512
-_ENTER = struct.Struct("<iiHxxd")
+_ENTER = struct.Struct("<iiiHxxd")
 _ENTER_AT = 8
-"""case index, number of cases, bytes of text, deadline (monotonic seconds, 0 for none); after the 4-byte sequence number."""
+"""case index, the highest so far, number of cases, bytes of text, deadline (monotonic seconds, 0 for none); after the 4-byte sequence number."""
 _TICK = struct.Struct("<IId")
-_TICK_AT = 32
+_TICK_AT = 40
 """phase, batch, time of the last change (monotonic seconds)."""
 _TEXT_AT, _TEXT_NBYTES = 64, 256
 _SEQUENCE = struct.Struct("<I")
@@ -54,7 +54,9 @@ class Progress:
     """What a worker was doing at its last word."""
 
     case_index: int = -1
-    """Case, from 0; -1 before the first."""
+    """Case, from 0; -1 before the first and after the last."""
+    reached: int = -1
+    """The highest case index so far; -1 where no case was begun."""
     n_cases: int = 0
     phase: Phase = "start"
     batch: int = 0
@@ -80,6 +82,7 @@ class WorkerChannel:
         self._poll.register(read_fd, select.POLLIN)
         self._inbox = _Lines()
         self._sequence = 0
+        self._reached, self._n_cases = -1, 0
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> WorkerChannel:
@@ -97,6 +100,8 @@ class WorkerChannel:
             os.set_inheritable(fd, False)
         faulthandler.enable(sys.__stderr__ or 2)
         faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # schedulers signal every process; the supervisor answers for both
         _end_with(parent, read_fd)
         return channel
 
@@ -127,8 +132,10 @@ class WorkerChannel:
         now = time.monotonic()
         data = text.encode("utf-8", "replace")[:_TEXT_NBYTES]
         self._sequence = self._sequence + 2 & 0xFFFFFFFF
+        self._reached, self._n_cases = max(self._reached, case_index), max(self._n_cases, n_cases)
+        deadline = now + deadline_s if deadline_s > 0 else 0.0
         _SEQUENCE.pack_into(self._page, 0, self._sequence | 1)
-        _ENTER.pack_into(self._page, _ENTER_AT, case_index, n_cases, len(data), now + deadline_s if deadline_s > 0 else 0.0)
+        _ENTER.pack_into(self._page, _ENTER_AT, case_index, self._reached, self._n_cases, len(data), deadline)
         self._page[_TEXT_AT : _TEXT_AT + len(data)] = data
         _TICK.pack_into(self._page, _TICK_AT, PHASES.index(phase), 0, now)
         _SEQUENCE.pack_into(self._page, 0, self._sequence)
@@ -150,7 +157,7 @@ class SupervisorChannel:
         self._page_fd, self._stack_fd = _nameless_file(), _nameless_file()
         os.truncate(self._page_fd, _PAGE_NBYTES)
         self._page = mmap.mmap(self._page_fd, _PAGE_NBYTES)
-        _ENTER.pack_into(self._page, _ENTER_AT, -1, 0, 0, 0.0)
+        _ENTER.pack_into(self._page, _ENTER_AT, -1, -1, 0, 0, 0.0)
         _TICK.pack_into(self._page, _TICK_AT, 0, 0, time.monotonic())
         os.set_blocking(self._read_fd, False)
         os.set_blocking(self._write_fd, False)
@@ -231,14 +238,14 @@ class SupervisorChannel:
 
     def _read_page(self) -> Progress | None:
         (before,) = _SEQUENCE.unpack_from(self._page, 0)
-        index, n_cases, length, deadline = _ENTER.unpack_from(self._page, _ENTER_AT)
+        index, reached, n_cases, length, deadline = _ENTER.unpack_from(self._page, _ENTER_AT)
         phase, batch, changed = _TICK.unpack_from(self._page, _TICK_AT)
         text = bytes(self._page[_TEXT_AT : _TEXT_AT + min(length, _TEXT_NBYTES)])
         (after,) = _SEQUENCE.unpack_from(self._page, 0)
         if before != after or before & 1 or phase >= len(PHASES):
             return None
         return Progress(
-            case_index=index, n_cases=n_cases, phase=PHASES[phase], batch=batch, changed_s=changed, deadline_s=deadline,
+            case_index=index, reached=reached, n_cases=n_cases, phase=PHASES[phase], batch=batch, changed_s=changed, deadline_s=deadline,
             text=text.decode("utf-8", "ignore"),
         )  # fmt: skip
 

@@ -50,7 +50,7 @@ class BoardClient:
 
     def __init__(self, wire: Wire, board: str) -> None:
         self.board = board
-        """host:pid of the process that holds the board."""
+        """The process that holds the board: "rank 0 (host:pid)"."""
         self.lost = False
         """Whether the board went away."""
         self._wire = wire
@@ -66,16 +66,15 @@ class BoardClient:
         if self.lost:
             return True
         try:
-            answers = self._wire.receive()
-            sent = self._wire.flush()
+            while answers := self._wire.receive():
+                for answer in answers:
+                    then = self._pending.pop(int(answer["id"]), None)
+                    if then is not None:
+                        then(answer)
+            return self._wire.flush()
         except OSError:
             self.lost = True
             return True
-        for answer in answers:
-            then = self._pending.pop(int(answer["id"]), None)
-            if then is not None:
-                then(answer)
-        return sent
 
     def set(self, values: Json) -> None:
         """Put values up, each under its key."""
@@ -107,7 +106,7 @@ class BoardClient:
         self.collect(prefix, n, timeout_s, lambda values, missing: found.append((values, missing)))
         self._until(found, timeout_s + ANSWER_S)
         if not found:
-            raise WorldError(f"the board at {self.board} does not answer")
+            raise WorldError(f"the board of {self.board} does not answer")
         return found[0]
 
     def bye(self) -> None:
@@ -145,7 +144,7 @@ class BoardClient:
             elif not found and not self.lost:
                 time.sleep(min(left, 0.01))
         if self.lost and not found:
-            raise WorldError(f"the board at {self.board} is gone")
+            raise WorldError(f"{self.board} is gone, and with it the board where the ranks meet")
 
 
 class LocalWire:
@@ -253,13 +252,24 @@ class Meeting:
     store_host: str
     """Name or address by which the others reach this process."""
 
+    def leave(self, patience_s: float = 0.0) -> None:
+        """Say bye; who holds the board waits up to `patience_s` seconds for the others to have left."""
+        self.client.bye()
+        if self.server is None:
+            return
+        end = time.monotonic() + patience_s
+        while self.server.n_connected > 0 and time.monotonic() < end:
+            time.sleep(0.005)
+        self.server.close()
+
 
 def meet_alone(token: str, who: str, ranks: tuple[int, ...]) -> Meeting:
     """A board for the only supervisor of a job."""
-    wire = LocalWire(Board(token, who))
+    holder = f"rank {ranks[0]} ({who})"
+    wire = LocalWire(Board(token, holder))
     wire.send({"op": "hello", "id": 0, "token": token, "ranks": list(ranks), "world": len(ranks), "who": who})
     wire.receive()
-    return Meeting(client=BoardClient(wire, who), server=None, store_host="127.0.0.1")
+    return Meeting(client=BoardClient(wire, holder), server=None, store_host="127.0.0.1")
 
 
 def meet(address: Address, timeout_s: float, stop: threading.Event | None = None) -> Meeting:
@@ -290,7 +300,7 @@ def meet(address: Address, timeout_s: float, stop: threading.Event | None = None
     raise WorldError(
         f"rank {address.ranks[0]} reached nobody at {address.host} in {timeout_s:.0f} s: {trouble}",
         f"tried ports {', '.join(map(str, address.ports))}; is rank 0 running, and is TCP to these ports allowed between the nodes?",
-        *(("MASTER_ADDR is each host's own loopback: set it to a host that has ranks",) if _is_loopback(address.host) else ()),
+        *(("MASTER_ADDR is each host's own loopback: set it to a host that has ranks",) if is_loopback(address.host) else ()),
     )
 
 
@@ -299,8 +309,8 @@ def _try_port(address: Address, addresses: list[str], port: int, owned: bool, en
     server = None
     if owned and address.may_hold:
         with contextlib.suppress(OSError):  # taken: by another job, or by our board
-            board = Board(address.token, address.who)
-            server = BoardServer(port, board, loopback=_is_loopback(address.host), n_clients=address.world_size)
+            board = Board(address.token, f"rank {address.ranks[0]} ({address.who})")
+            server = BoardServer(port, board, loopback=is_loopback(address.host), n_clients=address.world_size)
     targets = ["127.0.0.1"] if server is not None else addresses
     trouble = ""
     for target in targets:
@@ -349,7 +359,8 @@ def _resolve(host: str) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address means each host itself."""
     return host == "localhost" or host == "::1" or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
@@ -364,7 +375,7 @@ def _is_ours(address: str) -> bool:
             sock.bind((address, 0))
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect((address, 9))
-            return _is_loopback(address) or sock.getsockname()[0] == address
+            return is_loopback(address) or sock.getsockname()[0] == address
     except OSError:
         return False
 

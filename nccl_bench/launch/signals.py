@@ -1,0 +1,67 @@
+"""Signals as bytes in a pipe that a selectors loop watches; handlers are put back afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a run: Ctrl-C, the scheduler or the launcher, a lost terminal."""
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The wake-up pipe has it."""
+
+
+class Signals:
+    """A pipe that becomes readable with the numbers of signals, and with `wake` from any thread.
+
+    Outside the main thread Python takes no handlers: then only `wake` works.
+    """
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._old: dict[int, Any] = {}
+        self._old_fd = -1
+        self._lock = threading.Lock()
+        if threading.current_thread() is threading.main_thread():
+            self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            for number in (*ENDING, signal.SIGCHLD):
+                # What was ignored stays so (nohup, background jobs of a shell), but for our children.
+                if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+                    self._old[number] = signal.signal(number, _noted)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._old:
+            signal.set_wakeup_fd(self._old_fd)
+            for number, handler in self._old.items():
+                signal.signal(number, handler)
+        with self._lock:
+            os.close(self._write)
+            self._write = -1
+        os.close(self._read)
+
+    def fileno(self) -> int:
+        """The descriptor to watch."""
+        return self._read
+
+    def wake(self) -> None:
+        """Make the loop turn; from any thread."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self._write >= 0:
+                os.write(self._write, b"\0")
+
+    def read(self) -> list[int]:
+        """The ending signals that came, in order; others only wake."""
+        found: list[int] = []
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._read, 256):
+                found += [number for number in data if number in ENDING]
+        return found

@@ -1,0 +1,443 @@
+"""A supervisor: meets the others, starts workers, watches them, and ends with the code that all ranks agree on.
+
+One single-threaded loop over pipes, the board, signals and timers; only finding the board happens in a thread of its
+own. Rank 0's supervisor also decides for all (lead.py). Whatever happens, the loop ends: each wait has a timer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import selectors
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from nccl_bench.errors import BUG, InterruptedRun, LaunchError, NcclBenchError, WorldError
+from nccl_bench.launch import preflight
+from nccl_bench.launch.blame import Verdict, blame
+from nccl_bench.launch.board import ABORT, FACTS
+from nccl_bench.launch.client import Address, BoardClient, Meeting, is_loopback, meet, meet_alone, who_am_i
+from nccl_bench.launch.crew import Crew, check_started
+from nccl_bench.launch.facts import host_facts
+from nccl_bench.launch.launchers import Launch, candidate_ports
+from nccl_bench.launch.lead import Lead
+from nccl_bench.launch.placement import absent
+from nccl_bench.launch.signals import Signals
+from nccl_bench.launch.values import Event, Finished, Go, Plan, Seat, Started
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds of patience; together they stay below ten after a time-out."""
+
+    overdue_s: float = 2.0
+    """Past a worker's deadline before its supervisor steps in: the worker's own error says more."""
+    settle_s: float = 0.5
+    """After a failed collective: whoever caused it may be seen to die first, and stacks are written."""
+    facts_s: float = 3.0
+    """For the facts of all ranks to come."""
+    kill_s: float = 1.0
+    """For killed workers to be gone."""
+    leave_s: float = 2.0
+    """For rank 0 to have shown what happened: a launcher may kill all at the first exit code."""
+    grace_s: float = 5.0
+    """Beyond a common deadline, for whoever decides on it."""
+    tick_s: float = 0.2
+    """Between looks at the progress pages."""
+
+
+def supervise(
+    launch: Launch,
+    plan: Plan,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    check: preflight.Check = preflight.check,
+    stderr: TextIO | None = None,
+    limits: Limits | None = None,
+) -> Generator[Event, None, None]:
+    """Run the workers of this process to the end that all ranks share; yields events, the last one is Finished.
+
+    Call it on the main thread and use it up: rank 0 lets the others go when it comes back after Finished. A flow that
+    must stop the run throws its NcclBenchError into the generator (`events.throw(error)`), which answers with Finished.
+    `stderr`: where workers' lines go at once when the user asked for the libraries' debug output.
+    """
+    with Signals() as signals:
+        supervisor = Supervisor(launch, plan, environ, check, stderr, limits or Limits(), signals)
+        try:
+            yield from supervisor.events()
+        finally:
+            supervisor.close()
+
+
+class Supervisor:
+    """The state of one run in one process."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        plan: Plan,
+        environ: Mapping[str, str],
+        check: preflight.Check,
+        stderr: TextIO | None,
+        limits: Limits,
+        signals: Signals,
+    ) -> None:
+        self._launch, self._plan, self._environ, self._check, self._limits, self._signals = launch, plan, environ, check, limits, signals
+        self._alone = launch.launcher == "none"
+        self._ranks = tuple(range(plan.n_local)) if self._alone else (launch.rank,)
+        self._world_size = plan.n_local if self._alone else launch.world_size
+        self._started_s = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        self._crew = Crew(plan, environ, self._world_size, self._selector, stderr)
+        self._queue: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._call_off = threading.Event()
+        self._found: Meeting | NcclBenchError | None = None
+        self._meeting: Meeting | None = None
+        self._lead: Lead | None = None
+        self._seats: dict[int, Seat] = {}
+        self._went = False
+        self._reason: Json | None = None
+        """The first abort of the run; _own_reason is what went wrong here."""
+        self._own_reason: Json | None = None
+        self._verdict: Verdict | None = None
+        self._may_leave = self._hurry = False
+        self._interrupts = 0
+
+    @property
+    def _board(self) -> BoardClient | None:
+        """The board, while it can be spoken to."""
+        return self._meeting.client if self._meeting is not None and not self._meeting.client.lost else None
+
+    # ---- the loop
+
+    def events(self) -> Generator[Event, None, None]:
+        """Everything that happens, up to Finished."""
+        self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
+        self._begin()
+        error: NcclBenchError | None = None
+        while self._verdict is None:
+            self._turn()
+            while self._queue and error is None:
+                try:
+                    yield self._queue.popleft()
+                except NcclBenchError as err:
+                    error = err
+                    self._fail(err)
+        self._crew.end(self, self._limits.kill_s)
+        while self._queue and error is None:
+            yield self._queue.popleft()
+        self._wait_for_leave()
+        verdict = self._verdict
+        yield Finished(
+            exit_code=verdict.exit_code, why=verdict.why, lines=verdict.lines, hang=verdict.hang,
+            kept={rank: tuple(worker.kept) for rank, worker in self._crew.workers.items()},
+        )  # fmt: skip
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to the flow."""
+        self._queue.append(event)
+
+    def after(self, seconds: float, then: Callable[[], None]) -> None:
+        """Call `then` in so many seconds, unless the run is over."""
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), then))
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        next_timer = self._timers[0][0] if self._timers else now + self._limits.tick_s
+        for key, _ in self._selector.select(max(0.0, min(self._limits.tick_s, next_timer - now))):
+            key.data()
+        self._pump()
+        self._crew.look(self, self._limits.overdue_s)
+        while self._timers and self._timers[0][0] <= time.monotonic() and self._verdict is None:
+            heapq.heappop(self._timers)[2]()
+
+    def _pump(self) -> None:
+        board = self._board
+        if board is None:
+            return
+        all_sent = board.pump()
+        if board.lost:
+            self._on_board_lost(board)
+        elif board.fileno() >= 0:
+            self._selector.modify(board, selectors.EVENT_READ | (0 if all_sent else selectors.EVENT_WRITE), _nothing)
+
+    # ---- meeting
+
+    def _begin(self) -> None:
+        """Start the workers at once, they import while the ranks meet; without a local rank they wait for a seat."""
+        launch = self._launch
+        if self._alone or launch.local_rank is not None:
+            for index, rank in enumerate(self._ranks):
+                self._start(rank, index if self._alone else launch.local_rank or 0, self._world_size if self._alone else launch.local_size)
+        if self._world_size == len(self._ranks):
+            self._on_met(meet_alone("", who_am_i(launch.host), self._ranks))
+            return
+        token = f"{launch.token}#{self._plan.run_index}"
+        may_hold = launch.rank == 0 if is_loopback(launch.board_host) else launch.local_rank in (0, None)
+        address = Address(
+            host=launch.board_host, ports=candidate_ports(token), token=token, ranks=self._ranks, world_size=self._world_size,
+            who=who_am_i(launch.host), may_hold=may_hold,
+        )  # fmt: skip
+        threading.Thread(target=self._find_board, args=(address,), name="nccl-bench-meet", daemon=True).start()
+
+    def _find_board(self, address: Address) -> None:
+        """The thread that looks for the board: names may take seconds to resolve, and connections to be refused."""
+        try:
+            found: Meeting | NcclBenchError = meet(address, self._plan.meeting_s(self._world_size), self._call_off)
+        except NcclBenchError as err:
+            found = err
+        if self._call_off.is_set() and isinstance(found, Meeting):
+            found.leave()
+            return
+        self._found = found
+        self._signals.wake()
+
+    def _on_found(self, found: Meeting | NcclBenchError) -> None:
+        if isinstance(found, Meeting):
+            self._on_met(found)
+        elif self._own_reason is not None:
+            self._decide_from_here()
+        else:
+            self._decide_here(found)
+
+    def _on_met(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+        board, launch = meeting.client, self._launch
+        if board.fileno() >= 0:
+            self._selector.register(board, selectors.EVENT_READ, _nothing)
+        board.wait(ABORT, self._on_abort)
+        board.wait("verdict", self._on_verdict)
+        board.wait("leave", self._on_leave)
+        board.wait("go", self._on_go)
+        if self._own_reason is not None:
+            board.claim(ABORT, self._own_reason)
+            self.after(self._limits.facts_s, self._if_the_board_is_silent)
+        about_host = host_facts(self._environ)
+        for index, rank in enumerate(self._ranks):
+            join = {
+                "rank": rank, "host": launch.host, "pid": os.getpid(), "local_rank": index if self._alone else launch.local_rank,
+                "offer": dict(self._plan.offer), "backend": self._plan.backend, **about_host,
+            }  # fmt: skip
+            board.wait(f"seat/{rank}", self._on_seat)
+            board.set({f"join/{rank}": join})
+            worker = self._crew.workers.get(rank)
+            if worker is not None and worker.hello is not None:
+                self.on_hello(rank, worker.hello)
+        if 0 in self._ranks:
+            self._lead = Lead(self, board, meeting.store_host, launch, self._plan, self._world_size, self._check)
+            self._lead.begin(self._started_s)
+        else:
+            left_s = self._started_s + self._plan.meeting_s(self._world_size) - time.monotonic()
+            self.after(max(0.0, left_s) + self._limits.grace_s, self._ask_who_is_missing)
+
+    def _ask_who_is_missing(self) -> None:
+        """Rank 0 would have said it; it is not there, or silent."""
+        board = self._board
+        if not self._seats and board is not None:
+            board.collect("join", self._world_size, 0.0, self._on_missing)
+            self.after(self._limits.grace_s, lambda: self._on_missing({}, ""))
+
+    def _on_missing(self, joins: dict[int, Any], missing: str) -> None:
+        if self._seats:
+            return
+        limit_s = self._plan.meeting_s(self._world_size)
+        if not joins or 0 in joins:
+            self._decide_here(WorldError(f"rank 0 did not say anything for {limit_s:.0f} s", "see whether its process is stopped, or its host down"))
+            return
+        ranks = [rank for rank in range(self._world_size) if rank not in joins]
+        text = absent(len(joins), self._world_size, missing, limit_s, self._launch.rank_hosts, ranks)
+        self._decide_here(WorldError(text, "see whether these ranks were started, and what they said"))
+
+    def _on_seat(self, value: Json) -> None:
+        seat = Seat(**value)
+        self._seats[seat.rank] = seat
+        self._start(seat.rank, seat.local_rank, seat.local_size)
+        if len(self._seats) == len(self._ranks) and self._lead is None:
+            self.after(2 * self._plan.meeting_s(self._world_size) + self._limits.grace_s, self._ask_for_go)
+
+    def _ask_for_go(self) -> None:
+        if not self._went:
+            self._decide_here(WorldError("rank 0 met the others, but never said go", "see whether its process is stopped, or its host down"))
+
+    def _start(self, rank: int, local_rank: int, local_size: int | None) -> None:
+        error = check_started(self._crew, self, rank, local_rank, local_size)
+        if error is not None:
+            self._fail(error)
+
+    # ---- what the workers and rank 0 say
+
+    def on_hello(self, rank: int, hello: Json) -> None:
+        """A local worker is ready; before the ranks have met it waits in the worker."""
+        if self._board is not None:
+            self._board.set({f"hello/{rank}": hello})
+
+    def on_store(self, port: int) -> None:
+        """The store of torch is open."""
+        if self._lead is not None:
+            self._lead.on_store(port)
+
+    def on_done(self, ends: Json) -> None:
+        """The local workers ended well; the others' end is awaited, but not for ever."""
+        if self._board is not None:
+            self._board.set({f"end/{rank}": {"exit_code": int(end.get("exit_code", 0)), "why": end.get("why", "")} for rank, end in ends.items()})
+            patience_s = max(self._plan.timeout_s, 60.0) + self._limits.grace_s
+            self.after(patience_s, lambda: self.abort({"kind": "hang", "rank": self._ranks[0]}))
+
+    def tell_first(self, go: Go) -> None:
+        """Rank 0's worker goes first: it opens the store."""
+        self._crew.go(go, self._seats, None)
+        self._started(go)
+
+    def _on_go(self, value: Json) -> None:
+        go = Go(**{**value["go"], "warnings": tuple(value["go"]["warnings"])})
+        host, port = value["store"]
+        self._crew.go(go, self._seats, (str(host), int(port)))
+        self._started(go)
+
+    def _started(self, go: Go) -> None:
+        if not self._went:
+            self._went = True
+            self.emit(Started(go=go))
+
+    # ---- when things break
+
+    def abort(self, reason: Json) -> None:
+        """Something broke here: tell the board, whose first abort counts for all."""
+        if self._own_reason is not None or self._reason is not None or self._verdict is not None:
+            return
+        self._own_reason = reason
+        board = self._board
+        if board is not None:
+            board.claim(ABORT, reason)
+            self.after(self._limits.facts_s, self._if_the_board_is_silent)
+        elif reason["kind"] == "signal":
+            self._decide_from_here()
+
+    def _fail(self, error: NcclBenchError) -> None:
+        """End the run for all ranks with an error of this process itself."""
+        content = {"kind": "own", "exit_code": error.exit_code, "why": error.why, "hints": list(error.hints)}
+        if self._lead is not None:
+            self.announce(Verdict(exit_code=error.exit_code, why=error.why, lines=(error.why, *error.hints)))
+        self.abort({"kind": "own", "rank": self._ranks[0], "error": content})
+
+    def _if_the_board_is_silent(self) -> None:
+        if self._reason is None:
+            self._decide_from_here()
+
+    def _on_abort(self, reason: Json) -> None:
+        self._reason = reason
+        if reason["kind"] == "clash":
+            self._decide_here(LaunchError(str(reason["why"]), "start every rank once; two jobs on one host need MASTER_PORTs of their own"))
+            return
+        if reason["kind"] == "lost" and 0 in reason["ranks"] and self._lead is None:
+            self._decide_from_here()
+            return
+        wait_s = self._limits.settle_s if reason["kind"] in ("comm", "hang") else 0.0
+        if wait_s:
+            self._crew.ask_for_stacks()
+        self.after(wait_s, self._post_facts)
+        if self._lead is not None:
+            self._lead.gather_facts(reason, wait_s + self._limits.facts_s)
+        self.after(wait_s + self._limits.facts_s + 1.0, self._decide_from_here)
+
+    def _facts(self) -> dict[int, Json]:
+        """What the ranks of this process were doing; without a worker yet, they were starting."""
+        host = self._launch.host
+        found = self._crew.facts(host)
+        for rank in self._ranks:
+            found.setdefault(rank, {"rank": rank, "host": host, "state": "alive"})
+        if self._own_reason is not None and "error" in self._own_reason:
+            found[self._ranks[0]]["error"] = self._own_reason["error"]
+        return found
+
+    def _post_facts(self) -> None:
+        if self._board is not None:
+            self._board.set({f"{FACTS}/{rank}": fact for rank, fact in self._facts().items()})
+
+    def _on_board_lost(self, board: BoardClient) -> None:
+        if self._verdict is not None:
+            return
+        if self._reason is not None or self._own_reason is not None:
+            self._decide_from_here()
+            return
+        self._decide_here(WorldError(f"{board.board} is gone, and with it the board where the ranks meet", "see what it said last, and its host"))
+
+    def _decide_from_here(self) -> None:
+        """No word of rank 0: the verdict from what this process knows."""
+        reason = self._reason or self._own_reason or {"kind": "unknown"}
+        known = self._facts()
+        if reason["kind"] == "lost":
+            known |= {int(rank): {"rank": int(rank), "state": "lost", "who": reason["who"]} for rank in reason["ranks"]}
+        self._conclude(blame(known, world_size=self._world_size, reason=reason, timeout_s=self._plan.timeout_s, hosts={}, partial=True))
+
+    def _decide_here(self, error: NcclBenchError) -> None:
+        self._conclude(Verdict(exit_code=error.exit_code, why=error.why, lines=(error.why, *error.hints)))
+
+    def announce(self, verdict: Verdict) -> None:
+        """Rank 0's word, for all."""
+        if self._board is not None and self._verdict is None:
+            self._board.claim("verdict", {"exit_code": verdict.exit_code, "why": verdict.why, "lines": list(verdict.lines)})
+        self._conclude(verdict)
+
+    def _on_verdict(self, value: Json) -> None:
+        self._conclude(Verdict(exit_code=int(value["exit_code"]), why=value["why"], lines=tuple(value["lines"])))
+
+    def _conclude(self, verdict: Verdict) -> None:
+        self._verdict = self._verdict or verdict
+
+    # ---- signals, and the end
+
+    def _on_signals(self) -> None:
+        for number in self._signals.read():
+            self._interrupts += number == signal.SIGINT
+            if self._interrupts > 1:
+                self._hurry = True
+                self._decide_here(InterruptedRun(number, f"interrupted by {signal.Signals(number).name}, twice"))
+                return
+            self._pump()  # what others said first counts
+            self.abort({"kind": "signal", "rank": self._ranks[0], "signal": number})
+        found, self._found = self._found, None
+        if found is not None and self._verdict is None:
+            self._on_found(found)
+
+    def _wait_for_leave(self) -> None:
+        """Rank 0 shows and saves first: a launcher may kill the others' processes at the first exit code that is not 0."""
+        if self._lead is not None or self._verdict is None or self._verdict.exit_code == 0:
+            return
+        end = time.monotonic() + self._limits.leave_s
+        while not self._may_leave and not self._hurry and time.monotonic() < end and self._board is not None:
+            self._board.pump()
+            self._hurry = signal.SIGINT in self._signals.read()
+            time.sleep(0.01)
+
+    def _on_leave(self, _: Any) -> None:
+        self._may_leave = True
+
+    def close(self) -> None:
+        """Leave nothing behind; the board's holder goes last."""
+        self._call_off.set()
+        if self._lead is not None:
+            self.announce(Verdict(exit_code=BUG, why="rank 0 stopped listening", lines=("rank 0 stopped listening to its workers",)))
+            if self._board is not None:
+                self._board.set({"leave": True})
+        self._crew.close()
+        if self._meeting is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._meeting.client)
+            self._meeting.leave(0.0 if self._hurry else self._limits.leave_s + 1.0)
+        self._selector.close()
+
+
+def _nothing() -> None:
+    """The board is pumped on every turn."""
