@@ -66,7 +66,7 @@ _ANY = re.compile("|".join(f"(?:{pattern})" for pattern, _, _ in _KINDS))
 _HOST = re.compile(r"^(?: \.\. )?([A-Za-z0-9][\w.-]*)(?: pid (\d+))?: Test ")
 _WRITTEN = re.compile(
     r"^(?:\.\. )?[\w.-]+(?: pid \d+)?: Test |^\S+:\d+:\d+ \[\d+\].*NCCL WARN|^There are not enough slots|^\S+: error while loading shared"
-    r"|^(?:srun|slurmstepd)\S*: |^mpirun |^MPI_ABORT|^Invalid number of GPUs|^\[ERROR\]|^invalid (?:size|option)|^(?:bash|sh): |^\S*Segmentation fault"
+    r"|^(?:srun|slurmstepd)\S*: |^mpirun |^MPI_ABORT|^Invalid number of GPUs|^\[ERROR\]|^invalid (?:size|option)|^(?:bash|sh): "
 )
 _NOT_FATAL = re.compile(r"NCCL INFO|NET/Plugin|Failed to (?:find|dlopen|open libibverbs)|LOG_CAT")
 """Words of healthy runs: a plug-in that is not there, a version that is not found."""
