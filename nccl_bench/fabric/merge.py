@@ -108,9 +108,9 @@ def _join_values(old: Any, new: Any, source: str, facts: dict[str, str], path: s
 def _alike(name: str, one: Any, two: Any) -> bool:
     if name == "name":
         first, second = Gpu(index=0, name=one).model, Gpu(index=0, name=two).model
-        return str(one).lower() == str(two).lower() or (first is not None and first == second)
+        return str(one).lower() == str(two).lower() or (first is not None and first is second)
     if isinstance(one, float) or isinstance(two, float):
-        return abs(one - two) <= _SAME_FRAC * max(abs(one), abs(two))
+        return bool(abs(one - two) <= _SAME_FRAC * max(abs(one), abs(two)))
     same: bool = one == two
     return same
 

@@ -1,0 +1,206 @@
+"""The bounds of bounds.py over the parts that a shape has: GPUs, inner cuts, domains, racks. `effective` takes NCCL's figures."""
+
+from __future__ import annotations
+
+import math
+
+from nccl_bench.fabric import bounds
+from nccl_bench.fabric.bounds import Bound, Part, least, most
+from nccl_bench.fabric.domain import Domain, Rates
+from nccl_bench.fabric.shape import Shape
+
+
+def _rates(domain: Domain, effective: bool) -> Rates:
+    return domain.eff if effective else domain.line
+
+
+def _words(domain: Domain, part: Part) -> str:
+    return {"link": domain.link_words, "slot": domain.slot_words}.get(part.words, part.words)
+
+
+def _domain_parts(shape: Shape, effective: bool) -> list[Part]:
+    """The partition into domains: what their NICs carry. None where there is one domain."""
+    return [Part(domain.size, _rates(domain, effective).net, domain.net_words) for domain in shape.domains] if shape.many else []
+
+
+def _rack_parts(shape: Shape, effective: bool) -> tuple[Part, ...]:
+    return (shape.racks_eff if effective else shape.racks) or ()
+
+
+def _inner_parts(shape: Shape, effective: bool) -> list[Part]:
+    """Parts inside domains, with what their own NICs add at their border where several domains talk."""
+    found: list[Part] = []
+    for domain in shape.kinds:
+        rates = _rates(domain, effective)
+        for part in rates.cuts:
+            extra = min(rates.net, part.n_ranks * max(rates.slots)) if shape.many and domain.whole else 0.0
+            found.append(Part(part.n_ranks, part.rate + extra, _words(domain, part)))
+    return found
+
+
+def _shared_intake(shape: Shape, effective: bool) -> Bound | None:
+    """What may enter all GPUs of a domain together, a GPU: links and NICs (L + b); through slots alone where links do not join all."""
+    bounds_found = []
+    for domain in shape.kinds:
+        rates = _rates(domain, effective)
+        if domain.size > 1:
+            by_slot = rates.net if domain.whole else sum(rates.slots)
+            words = domain.link_words if domain.whole else domain.slot_words
+            bounds_found.append(Bound((sum(rates.links) + (by_slot if shape.many or not domain.whole else 0.0)) / domain.size, words))
+    return least(*bounds_found) if bounds_found else None
+
+
+def ring(shape: Shape, *, effective: bool) -> Bound:
+    """Flat rings: all of the bus bandwidth enters each domain by its NICs once, and inside passes from GPU to GPU."""
+    n = shape.n
+    inside = []
+    for domain in shape.kinds:
+        if domain.size < 2:
+            continue
+        rates = _rates(domain, effective)
+        cuts = [Part(part.n_ranks, part.rate, _words(domain, part)) for part in rates.cuts]
+        if not shape.many:
+            inside.append(bounds.ring(n, cuts) if not effective or domain.whole else _ring_by_slot(domain))
+        elif domain.whole:
+            # Of g hops a ring makes in a domain g - 1 go by links; the channels begin at different GPUs, so links share the load.
+            inside.append(Bound(sum(rates.links) / (domain.size - 1), domain.link_words))
+            inside.append(bounds.ring(n, [part for part in cuts if part.n_ranks > 1]))
+        else:
+            inside.append(_ring_by_slot(domain) if effective else bounds.ring(n, cuts))
+    return least(*inside, bounds.ring(n, _domain_parts(shape, effective)), bounds.ring(n, _rack_parts(shape, effective)))
+
+
+def _ring_by_slot(domain: Domain) -> Bound:
+    """A ring that leaves the links somewhere goes through one slot there: NCCL makes all its channels alike."""
+    by_bridge = [Bound(part.rate, part.words) for part in domain.eff.cuts if part.words not in ("link", "slot")]
+    return least(Bound(min(domain.eff.slots), domain.slot_words), *by_bridge)
+
+
+def at_ends(shape: Shape) -> Bound:
+    """all_reduce by any algorithm in which only GPUs add up, line."""
+    return _combine(shape, in_switches=False)
+
+
+def in_switches(shape: Shape) -> Bound:
+    """all_reduce with sums in the switches of each domain, line."""
+    return _combine(shape, in_switches=True)
+
+
+def _combine(shape: Shape, *, in_switches: bool) -> Bound:
+    n = shape.n
+    intake = _shared_intake(shape, effective=False)
+    if intake is not None and in_switches:
+        intake = Bound(2 * (n - 1) / n * intake.GBps, intake.words)
+    cuts = [bounds.all_reduce_in_fabric(n, [part, part]) for part in _inner_parts(shape, effective=False)]
+    return least(
+        intake,
+        *cuts,
+        bounds.all_reduce_at_ends(n, _domain_parts(shape, effective=False)),
+        bounds.all_reduce_at_ends(n, _rack_parts(shape, effective=False)),
+    )
+
+
+def in_network(shape: Shape) -> Bound:
+    """all_reduce with sums in the network's switches, and in NVSwitch where a domain has it, line."""
+    n = shape.n
+    inside = []
+    for domain in shape.kinds:
+        if domain.size > 1:
+            share = domain.line.net / domain.size
+            mean = sum(domain.line.links) / domain.size
+            # Without switches that add up, g GPUs and the network combine over g edges and spread over g: 2 g S <= T (g L + 2 B).
+            inside.append(Bound(2 * (n - 1) / n * (mean + share if domain.nvls else mean / 2 + share), domain.link_words))
+    return least(*inside, bounds.all_reduce_in_fabric(n, _domain_parts(shape, effective=False)))
+
+
+def exchange(shape: Shape, *, effective: bool) -> Bound:
+    """all_to_all over GPUs, inner cuts, domains and racks."""
+    n = shape.n
+    inner = _inner_parts(shape, effective)
+    intake = _shared_intake(shape, effective) if not effective else _slowest_member(shape)
+    return least(
+        intake, bounds.exchange(n, inner), bounds.exchange(n, _domain_parts(shape, effective)), bounds.exchange(n, _rack_parts(shape, effective))
+    )
+
+
+def _slowest_member(shape: Shape) -> Bound | None:
+    """NCCL's figure of the slowest GPU's way out: its links, or its slot."""
+    found = [
+        Bound(min(domain.eff.links), domain.link_words) if domain.whole else Bound(min(domain.eff.slots), domain.slot_words)
+        for domain in shape.kinds
+        if domain.size > 1
+    ]
+    return least(*found) if found else None
+
+
+def rooted(shape: Shape, *, effective: bool) -> Bound:
+    """gather and scatter with the best GPU as root: its links and slot, and its domain's NICs."""
+    n = shape.n
+    found = []
+    for domain in shape.kinds:
+        rates = _rates(domain, effective)
+        if domain.size > 1:
+            found.append(most(_root(shape, domain, rates, at) for at in range(domain.size)))
+    return least(*found, bounds.gather_like(n, _domain_parts(shape, effective)), bounds.gather_like(n, _rack_parts(shape, effective)))
+
+
+def _root(shape: Shape, domain: Domain, rates: Rates, at: int) -> Bound:
+    """What one GPU can take in from all others; by its slot comes what no link brings."""
+    if domain.whole:
+        by_nic = min(rates.slots[at], rates.net) if shape.many else 0.0
+        return Bound(rates.links[at] + by_nic, domain.link_words)
+    linked = sum(1 for rate in rates.pairs[at] if rate) if rates.pairs is not None else 0
+    others = shape.n - 1 - linked
+    return Bound(min(rates.slots[at] * (shape.n - 1) / others, rates.links[at] + rates.slots[at]), domain.slot_words)
+
+
+def shift(shape: Shape, *, by_node: bool, effective: bool) -> Bound:
+    """sendrecv: rank i to i + 1 (ring), or to i + ranks of a domain (node), all at once."""
+    step = max(domain.size for domain in shape.domains) if by_node else 1
+    return _flows(shape, [(rank, (rank + step) % shape.n) for rank in range(shape.n)], effective=effective)
+
+
+def halves(shape: Shape, *, effective: bool) -> Bound:
+    """pingpong: rank i and i + n/2, one direction at a time, all pairs at once."""
+    half = shape.n // 2
+    return _flows(shape, [(rank, rank + half) for rank in range(half)], effective=effective)
+
+
+def _flows(shape: Shape, pairs: list[tuple[int, int]], *, effective: bool) -> Bound:
+    """The slowest of equal flows that run at once: each within its own way, all of a domain within its NICs."""
+    out = [0] * len(shape.domains)
+    into = [0] * len(shape.domains)
+    found: dict[Bound, None] = {}
+    for source, target in pairs:
+        (one, first), (two, second) = shape.places[source], shape.places[target]
+        if one == two:
+            found[_inside(shape.domains[one], first, second, effective)] = None
+            continue
+        out[one] += 1
+        into[two] += 1
+        for domain, member in ((shape.domains[one], first), (shape.domains[two], second)):
+            rates = _rates(domain, effective)
+            own = rates.near[member] if effective else min(rates.net, rates.slots[member])
+            found[Bound(own, domain.near_words if effective else domain.net_words)] = None
+    for domain, sent, received in zip(shape.domains, out, into, strict=True):
+        busier = max(sent, received)
+        if busier:
+            found[Bound(_rates(domain, effective).net / busier, domain.net_words)] = None
+    return least(*found)
+
+
+def _inside(domain: Domain, first: int, second: int, effective: bool) -> Bound:
+    """Two GPUs of one domain: a switch gives all links, a mesh those of the pair, else a slot carries it."""
+    rates = _rates(domain, effective)
+    if domain.switched and domain.whole:
+        return Bound(min(rates.links[first], rates.links[second]), domain.link_words)
+    pair = rates.pairs[first][second] if rates.pairs is not None else 0.0
+    if pair:
+        return Bound(pair, f"links between GPU {first} and {second}" if domain.size > 2 else domain.link_words)
+    if domain.whole and rates.pairs is not None:
+        # NCCL relays through a GPU that both are linked to (NVB); physics allows all their links.
+        relays = [min(rates.pairs[first][at], rates.pairs[at][second]) for at in range(domain.size)]
+        rate = max(relays) if effective else min(rates.links[first], rates.links[second])
+        return Bound(rate, f"links between GPU {first} and {second}, by way of another")
+    slots = min(rates.slots[first], rates.slots[second])
+    return Bound(slots if not math.isinf(slots) else min(rates.links), domain.slot_words)
