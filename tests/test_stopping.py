@@ -54,6 +54,19 @@ def test_steady_times_stop_by_precision_after_six_series_and_noisy_ones_by_time(
     assert noisy.done() == "time"
 
 
+def test_a_spent_budget_waits_for_the_six_batches_of_an_interval_but_not_for_ever():
+    slow, slower = (StopRule(precision=0.01, budget_s=2.0) for _ in range(2))
+    for number in (1, 2):
+        slow.add([1e6, 1.1e6], 2.2 * number)
+        assert slow.done() is None
+        slower.add([2e6, 2.1e6], 4.1 * number)
+
+    slow.add([1e6, 1.1e6], 6.6)
+
+    assert (slow.done(), slower.done()) == ("time", "time")
+    assert slow.times().ci_low == 1e6
+
+
 def test_a_fixed_count_stops_at_that_count():
     rule = StopRule(precision=0.01, budget_s=1e-3, n_batches=5)
     while rule.done() is None:

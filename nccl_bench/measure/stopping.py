@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nccl_bench.measure.stats import interval, median, summarise
+from nccl_bench.measure.stats import MIN_FOR_INTERVAL, interval, median, summarise
 from nccl_bench.records import Stop, Times
 
 MIN_SERIES = 6
@@ -18,6 +18,8 @@ MAX_SERIES = 1000
 """The end even where times or clocks are nonsense (NaN, zero, infinite, running backwards)."""
 SERIES_SHARE, MIN_BATCHES, MAX_BATCHES = 0.005, 2, 8
 """A series lasts 0.5 % of the budget, in 2 to 8 batches: six of them leave most of the budget to cases that need more."""
+OVERDRAFT = 4.0
+"""How far the budget may be overdrawn for the six batches that an interval needs: operations of a second have a budget of two."""
 OPS_FAST, OPS_SLOW = 64, 4
 FAST_US, SLOW_US = 100.0, 1000.0
 
@@ -76,9 +78,10 @@ class StopRule:
             return "iters" if len(self.batches) + self.n_discarded >= self.n_batches or self.n_series >= MAX_SERIES else None
         if self.n_series >= MIN_SERIES and self.rel_half_width() <= self.precision:
             return "precision"
-        # A clock that stands still, runs backwards or gives NaN must not keep the sweep for ever.
-        spent = not self.elapsed_s < self.budget_s
-        return "time" if (spent and self.n_series >= 1) or self.n_series >= MAX_SERIES else None
+        # A clock that stands still, runs backwards or gives NaN must not keep the sweep for ever: "not less" holds for NaN.
+        limit = self.budget_s if len(self.batches) >= MIN_FOR_INTERVAL else OVERDRAFT * self.budget_s
+        spent = self.n_series >= 1 and not self.elapsed_s < limit
+        return "time" if spent or self.n_series >= MAX_SERIES else None
 
     def rel_half_width(self) -> float:
         """Half of the 95 % interval over the median; infinite where there is none yet."""

@@ -158,7 +158,9 @@ class Sweeper:
         return max(1, min(MAX_SLOTS, MAX_VIEWS // many, self.world.arena.numel() // slot_nbytes(case)))
 
     def _cache_slots(self, case: Case) -> int:
-        return -(-CACHE_TURNS * cache_nbytes(self.world) // slot_nbytes(case))
+        """Slots that outgrow the cache; none for messages so small that even the most would stay in it."""
+        needed = -(-CACHE_TURNS * cache_nbytes(self.world) // slot_nbytes(case))
+        return needed if needed <= MAX_SLOTS else 0
 
     def _guard(self, case: Case, step: Callable[[], float]) -> float:
         try:

@@ -157,7 +157,7 @@ def _sweep(channel: WorkerChannel, spec: SweepSpec, world: World, prepare: Prepa
 
     facts = world.facts(spec)
     planned = expand(spec, facts)
-    got = world.reserve(_arena_sizes(planned, facts.memory_nbytes or 0, POOL_NBYTES[world.backend]), spec.register)
+    got = world.reserve(arena_sizes(planned, facts.memory_nbytes or 0, POOL_NBYTES[world.backend]), spec.register)
     channel.send("cases", n=len(planned), facts=asdict(facts), arena_nbytes=got, precision=spec.precision, budget_s=spec.budget_s)
     gpu = GpuState(str(device["uuid"])) if device and world.on_gpu else None
     sweeper = Sweeper(world, spec, prepare or prepare_op, gpu)
@@ -198,7 +198,7 @@ def _point_message(spec: SweepSpec, number: int, item: Planned, measured: Measur
     }
 
 
-def _arena_sizes(planned: tuple[Planned, ...], memory_nbytes: int, pool_nbytes: int) -> list[int]:
+def arena_sizes(planned: tuple[Planned, ...], memory_nbytes: int, pool_nbytes: int) -> list[int]:
     """Sizes to try for the arena, largest first: for all cases that fit, else for all but the largest, and so on."""
     needs = sorted({slot_nbytes(item.case) for item in planned if item.skip is None}, reverse=True)
     return [min(memory_nbytes, max(need, min(64 * need, pool_nbytes))) for need in needs] if needs else []
