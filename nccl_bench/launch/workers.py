@@ -136,8 +136,9 @@ class Worker:
         state, since = self._state(now)
         fact: Json = {
             "rank": self.rank, "host": host, "pid": self.pid, "device": device.get("index"), "state": state, "for_s": round(now - since, 3),
-            "exit": self.exit, "error": self.error, "case": progress.case_index, "n_cases": progress.n_cases, "phase": progress.phase,
-            "batch": progress.batch, "text": progress.text, "idle_s": round(now - progress.changed_s, 3), "stack": stack(self.channel.read_stack()),
+            "exit": self.exit, "error": self.error, "case": progress.case_index, "reached": progress.reached, "n_cases": progress.n_cases,
+            "phase": progress.phase, "batch": progress.batch, "text": progress.text, "idle_s": round(now - progress.changed_s, 3),
+            "stack": stack(self.channel.read_stack()),
         }  # fmt: skip
         if state == "dead" or self.error is not None:
             fact["lines"] = [line for line in self.kept if line.strip()][-12:]
