@@ -65,8 +65,8 @@ def _n_local(options: Options, launch: Launch, spec: SweepSpec, environ: Mapping
 
 def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, environ: Mapping[str, str], stdout: TextIO) -> Ended:
     """The cases, an upper bound of the minutes, and the memory; nothing is started."""
-    n_ranks = launch.world_size if launch.launcher != "none" else n_local
-    per_node = launch.local_size or (n_local if launch.launcher == "none" else None)
+    alone = launch.launcher == "none"
+    n_ranks, per_node = (n_local, n_local) if alone else (launch.world_size, launch.local_size)
     n_nodes = -(-n_ranks // per_node) if per_node else 1
     backend: Backend = "nccl" if spec.backend == "nccl" or (spec.backend == "auto" and visible_gpus(environ)) else "gloo"
     check_backend(spec, backend)
@@ -84,7 +84,7 @@ def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, en
         return Ended(exit_code=0, why="")
     lines = [f"{n_ranks} ranks on {n_nodes} node{'' if n_nodes == 1 else 's'}, {backend}, {', '.join(clocks_of(spec, backend, n_nodes == 1))} clock"]
     for name in spec.collectives:
-        mine = [item.case.requested_nbytes for item in runnable if item.case.collective == name]
+        mine = [item.case.requested_nbytes for item in runnable if item.case.collective == name and not item.lateness]
         skipped = sum(item.skip is not None for item in planned if item.case.collective == name)
         span = f"{format_size(min(mine))} to {format_size(max(mine))}" if mine else "none can run"
         lines.append(f"  {name:<15} {len(mine):>5} cases, {span}" + (f", {skipped} skipped" if skipped else ""))
