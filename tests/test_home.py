@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nccl_bench.cli.commands import COMMANDS, available
 from nccl_bench.cli.home import home, node_here, versions
-from nccl_bench.fabric.topology import Gpu, Nic, Node
+from nccl_bench.fabric.spec import topology_of
+from nccl_bench.fabric.topology import Gpu, Node
 
 CPU_NODE = Node(host="login", gpus=(), nics=())
-GPU_NODE = Node(
-    host="gpu-017",
-    gpus=tuple(Gpu(index=index, name="NVIDIA H100 80GB HBM3") for index in range(8)),
-    nics=tuple(Nic(name=f"mlx5_{index}", rate_gbit=400.0, link_layer="InfiniBand", state="ACTIVE") for index in range(8)),
-)
+GPU_NODE = replace(topology_of("8xH100-SXM", "8x400-IB", 1).nodes[0], host="gpu-017")
 
 
 def page(node: Node, driver: Path = Path("/nowhere"), rows: tuple = COMMANDS) -> str:
     stream = io.StringIO()
-    home(stream, rows, node, driver)
+    home(stream, rows, node, driver, environ={})
     return stream.getvalue()
 
 
@@ -43,6 +42,35 @@ def test_gpus_and_nics_are_named() -> None:
 
     assert "8x H100 SXM" in here
     assert "8x 400G InfiniBand" in here
+
+
+def test_what_to_expect_is_told_with_its_limit() -> None:
+    """8x H100 with NVLS reach 473-487 GB/s, sixteen nodes with 8x 400G NICs stay below the 400 GB/s of a node's NICs."""
+    text = " ".join(page(GPU_NODE).split())
+    pattern = r"expect all_reduce: this node ~([\d.]+) GB/s \(NVLS\) · 16 such nodes ~([\d.]+) GB/s \(node's 8x 400G InfiniBand\)"
+    match = re.search(pattern, text)
+
+    assert match is not None
+    assert 473 <= float(match[1]) <= 487
+    assert 350 <= float(match[2]) <= 400
+
+
+def test_without_a_network_only_this_node_is_told() -> None:
+    text = page(replace(GPU_NODE, nics=()))
+
+    assert "this node" in text
+    assert "such nodes" not in text
+
+
+def test_unknown_hardware_is_said_and_nothing_is_guessed() -> None:
+    text = page(Node(host="h", gpus=(Gpu(index=0, name="NVIDIA Z9000"), Gpu(index=1, name="NVIDIA Z9000")), nics=()))
+
+    assert "  expect   not known: " in text
+    assert "GB/s" not in text
+
+
+def test_nothing_is_expected_of_a_node_without_gpus() -> None:
+    assert "expect" not in page(CPU_NODE)
 
 
 def test_a_node_without_a_gpu_is_told_what_it_can_do() -> None:

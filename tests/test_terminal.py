@@ -191,6 +191,14 @@ def test_the_sentence_tells_peak_share_limit_latency_and_half_size() -> None:
     assert "half of its speed at 922 MiB" in text
 
 
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    for median in (float(10**power) * 1.23 for power in range(8)):
+        for name in ("all_reduce", "reduce_scatter", "all_gather"):
+            lines = shown(point(8, median, collective=name), point(1 << 26, median * 7, collective=name)).splitlines()[1:]
+
+            assert not [line for line in lines if line.split()[:1] in (["B"], ["MiB"], ["KiB"], ["µs"], ["ms"], ["s"], ["GB/s"], ["%"])]
+
+
 def test_a_one_way_operation_back_to_back_is_called_a_rate() -> None:
     assert "a rate, not a latency" in " ".join(shown(point(8, 5.0, collective="broadcast", op=None, root=0)).split())
     assert "a rate, not a latency" not in " ".join(shown(point(8, 5.0)).split())

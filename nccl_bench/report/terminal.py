@@ -6,6 +6,7 @@ Rates are GB/s of 1e9 bytes/s; sizes are bytes of a rank's larger buffer, as in 
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ class _Column:
         room = self.width - (2 if self.left else 1)
         short = text if len(text) <= room else text[: room - 1] + "…"
         return f"  {short:<{room}}" if self.left else f"{short:>{self.width}}"
+
+
+_BEFORE_UNIT = re.compile(r"(\d) ([KMGT]?i?B|[µm]?s|%|GB/s)(?![a-z])")
+"""A number and its unit stay on one line."""
 
 
 # ---- banners, errors ----
@@ -250,7 +255,8 @@ class SweepTable:
         if not rows:
             return ""
         text = summary(((row.point, row.ceiling) for row in rows), others, self._look)
-        self._write(textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+        whole = _BEFORE_UNIT.sub("\\1\0\\2", text)
+        self._write(line.replace("\0", " ") for line in textwrap.wrap(whole, WIDTH, break_long_words=False, break_on_hyphens=False))
         return text
 
     def _overhead_us(self, point: Point) -> float | None:
