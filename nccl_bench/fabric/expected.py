@@ -126,12 +126,19 @@ def cell(platform: str, key: str, algorithm: str | None) -> tuple[Observation, .
     return _cells().get((platform, key, algorithm), ())
 
 
-def lookup(platform: Platform, key: str, algorithm: str | None) -> Share | None:
+def lookup(platform: Platform, key: str, algorithm: str | None, best: frozenset[str]) -> Share | None:
     """The share for a kind of system, a collective ("sendrecv:node" too) and an algorithm; None with fewer than two sources.
 
-    Where the algorithm that ran was not told with a result, it stands for the best one: `algorithm` None.
+    `best`: the algorithms that reach most on this fabric. Results that do not tell their algorithm stand for these, and
+    `algorithm` None (what a user gets who sets nothing) takes the results of all of them.
     """
-    return share_of(cell(platform.name, key, algorithm))
+    return share_of(rows_for(platform.name, key, algorithm, best))
+
+
+def rows_for(platform: str, key: str, algorithm: str | None, best: frozenset[str]) -> tuple[Observation, ...]:
+    """The observations that count for a cell."""
+    names = {None, *best} if algorithm is None else {algorithm, None} if algorithm in best else {algorithm}
+    return tuple(row for name in names for row in cell(platform, key, name))
 
 
 def share_of(rows: Sequence[Observation]) -> Share | None:

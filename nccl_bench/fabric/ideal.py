@@ -41,6 +41,8 @@ PAT_SHARE = 0.75
 SHARP_SHARE = 0.72
 """554 of 775 GB/s on four B200 nodes, the one published figure (Together AI): weak."""
 GPUS_OF_A_HOST = 8
+SAME_FRAC = 0.999
+"""Algorithms this close to the best reach as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,10 @@ class CollectiveCeilings:
     bus_factor: float
     by_algorithm: Mapping[str, Ceiling]
     best: Ceiling
+    fastest: frozenset[str]
+    """The algorithms whose attainable is `best`'s."""
     latency_us: float | None
+    """Expected time of the smallest messages (latency.py); None where it is not modelled."""
 
     def of(self, algorithm: str | None) -> Ceiling:
         """The ceiling of the algorithm that ran ("NVLSTree", "ring"), the best where it is None or none of this fabric's."""
@@ -144,15 +149,21 @@ def _sharp_seen(topology: Topology) -> bool:
 
 def _collective(shape: Shape, key: str, ways: Mapping[str, tuple[Bound, Bound]], platform: expected_table.Platform) -> CollectiveCeilings:
     name = key.partition(":")[0]
-    by_algorithm = {}
-    for algorithm, (line, attainable) in ways.items():
-        share = expected_table.lookup(platform, key, algorithm)
-        by_algorithm[algorithm] = _ceiling(line, attainable, share)
     line = most(bound for bound, _attainable in ways.values())
     attainable = most(bound for _line, bound in ways.values())
-    best = _ceiling(line, attainable, expected_table.lookup(platform, key, None))
+    fastest = frozenset(way for way, (_line, bound) in ways.items() if bound.GBps >= SAME_FRAC * attainable.GBps)
+    by_algorithm = {
+        way: _ceiling(way_line, way_attainable, expected_table.lookup(platform, key, way, fastest))
+        for way, (way_line, way_attainable) in ways.items()
+    }
+    best = _ceiling(line, attainable, expected_table.lookup(platform, key, None, fastest))
     return CollectiveCeilings(
-        collective=name, bus_factor=bus_factor(name, shape.n), by_algorithm=by_algorithm, best=best, latency_us=expected_us(shape, name)
+        collective=name,
+        bus_factor=bus_factor(name, shape.n),
+        by_algorithm=by_algorithm,
+        best=best,
+        fastest=fastest,
+        latency_us=expected_us(shape, name),
     )
 
 

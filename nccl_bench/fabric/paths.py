@@ -134,14 +134,16 @@ def _slowest_member(shape: Shape) -> Bound | None:
 
 
 def rooted(shape: Shape, *, effective: bool) -> Bound:
-    """gather and scatter with the best GPU as root: its links and slot, and its domain's NICs."""
+    """gather and scatter: what the root's links and slot, its domain's NICs and its rack bring in, at the place best for a root."""
     n = shape.n
     found = []
     for domain in shape.kinds:
         rates = _rates(domain, effective)
-        if domain.size > 1:
-            found.append(most(_root(shape, domain, rates, at) for at in range(domain.size)))
-    return least(*found, bounds.gather_like(n, _domain_parts(shape, effective)), bounds.gather_like(n, _rack_parts(shape, effective)))
+        own = most(_root(shape, domain, rates, at) for at in range(domain.size)) if domain.size > 1 else None
+        net = bounds.gather_like(n, [Part(domain.size, rates.net, domain.net_words)]) if shape.many else None
+        found.append(least(own, net))
+    racks = [bounds.gather_like(n, [part]) for part in _rack_parts(shape, effective)]
+    return least(most(found), most(racks) if racks else None)
 
 
 def _root(shape: Shape, domain: Domain, rates: Rates, at: int) -> Bound:

@@ -96,8 +96,10 @@ def _gpu(at: int, count: int, model: GpuModel, switched: bool) -> Gpu:
 
 def _bonds(at: int, count: int, model: GpuModel) -> tuple[tuple[int, int], ...]:
     """Direct links as the model is sold: V100 in the cube mesh of eight or the NV2 board of four, others evenly within their group."""
+    if model.name == "V100-SXM" and count > 4:
+        return tuple((peer, number) for peer, number in _DGX1[at % 8] if peer < count)
     if model.name == "V100-SXM":
-        return tuple((peer, number) for peer, number in _DGX1[at % 8] if peer < count) if count > 4 else tuple((peer, 2) for peer in range(count) if peer != at)
+        return tuple((peer, 2) for peer in range(count) if peer != at)
     group = model.domain or count
     start = at // group * group
     peers = [peer for peer in range(start, min(start + group, count)) if peer != at]
