@@ -1,0 +1,42 @@
+"""A clean environment for every test, and GPU tests where there are GPUs."""
+
+import functools
+import os
+import re
+
+import pytest
+
+_LAUNCH = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|(SLURM|OMPI|PMI|PMIX|MV2|MPI)_\w+)"
+)
+_KEPT = {"NCCL_NVLS_ENABLE", "NCCL_MULTI_RANK_GPU_ENABLE", "OMPI_MCA_btl_vader_single_copy_mechanism"}
+"""Settings of the machine that tests must leave as they are."""
+
+
+@pytest.fixture(autouse=True)
+def clean_env(monkeypatch):
+    """No launcher's variables and no NCCL settings reach a test, but for those that keep the machine safe."""
+    for name in list(os.environ):
+        if name not in _KEPT and (_LAUNCH.fullmatch(name) or name.startswith("NCCL_")):
+            monkeypatch.delenv(name)
+
+
+@functools.cache
+def n_gpus() -> int:
+    """GPUs that torch sees; 0 without torch or with one that has no NCCL."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return 0
+    return torch.cuda.device_count() if torch.cuda.is_available() and dist.is_nccl_available() else 0
+
+
+def pytest_collection_modifyitems(items):
+    """Skip GPU tests, with the reason, where there are fewer GPUs than they need."""
+    for item in items:
+        marker = item.get_closest_marker("gpu")
+        if marker is not None:
+            needed = marker.args[0] if marker.args else 1
+            if n_gpus() < needed:
+                item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA GPU{'s' if needed > 1 else ''} and a torch with NCCL; here {n_gpus()}"))
