@@ -1,0 +1,243 @@
+"""The two sides of a comparison: the measurements of each case, and which case of one side stands against which of the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUBJECT = ("kind", "stage", "collective", "nbytes", "axis", "pair_level", "pair_src", "pair_dst", "pair_both")
+"""What is measured: cases that differ here have nothing to do with each other."""
+CONDITIONS = ("dtype", "op", "root", "n_ranks", "placement", "shift", "clock", "regime", "variant", "registered")
+"""How it is measured: cases that differ here are not comparable, and the reason is said."""
+_OPTIONAL = ("registered", "n_ranks", "dtype", "op", "root", "shift")
+"""Conditions that a foreign log may not tell: unknown stands against anything."""
+_VALUES = ("median_us", "mean_over_ranks_us", "busbw_GBps", "ci_low_us", "ci_high_us", "series_us", "batches", "ops_per_batch", "n_wrong")
+_MORE = ("over_ranks", "status", "reason", "source", "run", "sample", "requested_nbytes")
+LAUNCH_BOUND_US = 100.0
+"""Below this the launching of calls shows in a time: DESIGN.md section 2, eager calls take 32-45 µs where the wire needs 6."""
+MAX_OPS_APART, MIN_OPS = 4.0, 16
+"""512 B read 6.7 µs at 6 operations a batch and 5.9 at 32 (DESIGN.md section 2): what one batch's ends cost a short operation."""
+
+Case = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One point of one run, as numbers."""
+
+    median_us: float
+    mean_us: float | None
+    """Mean over ranks."""
+    busbw_GBps: float | None
+    se: float | None
+    """Standard error of the log of the time within the run, by its interval or series; None where it has neither."""
+    df: float
+    """Degrees of freedom of `se`."""
+    spread: float | None
+    """Standard deviation of the logs of its series."""
+    ops_per_batch: float | None
+    n_wrong: float | None
+    over_ranks: str
+    run: str
+    source: str | None
+
+
+@dataclass(slots=True)
+class Arm:
+    """One case on one side."""
+
+    subject: Case
+    conditions: Case
+    found: list[Measurement] = field(default_factory=list)
+    problem: str | None = None
+    """Why it was skipped or failed, where it has no measurement."""
+
+    def get(self, name: str) -> Any:
+        """A field of the case by its column's name."""
+        return self.subject[SUBJECT.index(name)] if name in SUBJECT else self.conditions[CONDITIONS.index(name)]
+
+    @property
+    def is_max(self) -> bool:
+        """Whether all times are maxima over ranks."""
+        return all(item.over_ranks == "max" for item in self.found)
+
+    @property
+    def has_mean(self) -> bool:
+        """Whether all have a mean over ranks."""
+        return all(item.mean_us is not None for item in self.found)
+
+    @property
+    def imported(self) -> bool:
+        """Whether all come from somebody else's log, rounded as printed."""
+        return all(item.source is not None for item in self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A case of one side and what stands against it."""
+
+    base: Arm | None
+    new: Arm | None
+    reason: str | None = None
+    """Why the two cannot be compared; None where they can."""
+
+
+def arms_of(frame: pd.DataFrame) -> list[Arm]:
+    """The cases of one side, all its runs and passes together, in order of appearance. Cases of 0 bytes are none."""
+    names = (*SUBJECT, *CONDITIONS, *_VALUES, *_MORE)
+    columns = [_plain(frame[name]) for name in names]
+    arms: dict[tuple[Case, Case], Arm] = {}
+    for row in zip(*columns, strict=True):
+        subject, conditions = row[: len(SUBJECT)], row[len(SUBJECT) : len(SUBJECT) + len(CONDITIONS)]
+        values = dict(zip(names[len(SUBJECT) + len(CONDITIONS) :], row[len(SUBJECT) + len(CONDITIONS) :], strict=True))
+        if not subject[SUBJECT.index("nbytes")] and values["status"] == "skipped":
+            continue
+        arm = arms.setdefault((subject, conditions), Arm(subject, conditions))
+        if values["status"] != "ok" or not values["median_us"] or values["median_us"] <= 0:
+            arm.problem = arm.problem or values["reason"] or f"{values['status']} without a time"
+        else:
+            arm.found.append(_measurement(values))
+    return list(arms.values())
+
+
+def _plain(column: pd.Series[Any]) -> list[Any]:
+    """A column as Python values, None for what is missing, whole numbers as int."""
+    values = column.astype(object).where(column.notna(), None).tolist()
+    return [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
+
+
+def _measurement(values: Mapping[str, Any]) -> Measurement:
+    se, df, spread = _within(values)
+    return Measurement(
+        median_us=float(values["median_us"]),
+        mean_us=_positive(values["mean_over_ranks_us"]),
+        busbw_GBps=_positive(values["busbw_GBps"]),
+        se=se,
+        df=df,
+        spread=spread,
+        ops_per_batch=values["ops_per_batch"],
+        n_wrong=values["n_wrong"],
+        over_ranks=values["over_ranks"] or "max",
+        run=values["run"],
+        source=values["source"],
+    )
+
+
+def _positive(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _within(values: Mapping[str, Any]) -> tuple[float | None, float, float | None]:
+    """(standard error of the log time within a run, its degrees of freedom, spread of its series)."""
+    series = [math.log(value) for value in values["series_us"] or () if isinstance(value, int | float) and value > 0]
+    spread = _deviation(series) if len(series) > 1 else None
+    df = float(max(len(series) - 1, min(int(values["batches"] or 0), 60) - 1, 3))
+    low, high = values["ci_low_us"], values["ci_high_us"]
+    if low and high and 0 < low <= high:
+        # A 95 % interval is 2 x 1.96 standard errors wide.
+        return math.log(high / low) / 3.92, df, spread
+    if spread is None:
+        return None, df, None
+    # The median of n values spreads sqrt(pi/2) times as much as their mean (Kendall and Stuart, vol. 1, ex. 14.4).
+    return math.sqrt(math.pi / 2) * spread / math.sqrt(len(series)), df, spread
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def match(base: Sequence[Arm], new: Sequence[Arm]) -> list[Match]:
+    """Every case of both sides: with its like, with the nearest that is not comparable (and why), or alone."""
+    exact = {(arm.subject, arm.conditions): arm for arm in new}
+    matches: list[Match] = []
+    left: list[Arm] = []
+    for arm in base:
+        other = exact.pop((arm.subject, arm.conditions), None)
+        if other is None:
+            left.append(arm)
+        else:
+            matches.append(Match(arm, other, _reason(arm, other)))
+    others: dict[Case, list[Arm]] = {}
+    for arm in exact.values():
+        others.setdefault(arm.subject, []).append(arm)
+    for arm in left:
+        nearest = min(others.get(arm.subject, ()), key=lambda other, arm=arm: len(_differences(arm, other)), default=None)
+        if nearest is None:
+            matches.append(Match(arm, None))
+            continue
+        others[arm.subject].remove(nearest)
+        matches.append(Match(arm, nearest, _reason(arm, nearest)))
+    matches += [Match(None, arm) for arms in others.values() for arm in arms]
+    return matches
+
+
+def _differences(base: Arm, new: Arm) -> list[str]:
+    """Names of the conditions that differ; what one side does not know does not differ."""
+    names = []
+    for name, ours, theirs in zip(CONDITIONS, base.conditions, new.conditions, strict=True):
+        unknown = (ours is None or theirs is None) and name in _OPTIONAL and (base.imported or new.imported)
+        if ours != theirs and not unknown:
+            names.append(name)
+    return names
+
+
+def _reason(base: Arm, new: Arm) -> str | None:
+    """Why two cases are not comparable; None where they are."""
+    if not base.found or not new.found:
+        return None
+    different = _differences(base, new)
+    if different == ["clock"] and None in (base.get("clock"), new.get("clock")):
+        different = [] if _fastest(base, new) >= LAUNCH_BOUND_US else different
+    if different:
+        words = ", ".join(f"{name.replace('n_ranks', 'ranks')} {_word(name, base)} against {_word(name, new)}" for name in different)
+        return words if different != ["clock"] else f"{words}, and below {LAUNCH_BOUND_US:.0f} µs launching counts"
+    return _wrong(base, new) or _over_ranks(base, new) or _batching(base, new)
+
+
+def _word(name: str, arm: Arm) -> str:
+    value = arm.get(name)
+    if name == "clock" and value is None:
+        return "the log's own"
+    return "unknown" if value is None else str(value)
+
+
+def _fastest(base: Arm, new: Arm) -> float:
+    return min(item.median_us for arm in (base, new) for item in arm.found)
+
+
+def _wrong(base: Arm, new: Arm) -> str | None:
+    for side, arm in (("BASE", base), ("NEW", new)):
+        wrong = sum(int(item.n_wrong) for item in arm.found if item.n_wrong)
+        if wrong:
+            return f"wrong data in {side}: {wrong} elements, so its speed says nothing"
+    return None
+
+
+def _over_ranks(base: Arm, new: Arm) -> str | None:
+    if base.is_max and new.is_max:
+        return None
+    if base.has_mean and new.has_mean:
+        return None
+    words = {item.over_ranks for arm in (base, new) for item in arm.found}
+    if len(words) == 1:
+        return None
+    return f"times are over ranks as {' against '.join(sorted(words))}, and one side has no mean"
+
+
+def _batching(base: Arm, new: Arm) -> str | None:
+    """Short operations timed in batches of very different, or small, numbers."""
+    if _fastest(base, new) >= LAUNCH_BOUND_US or base.get("regime") == "isolated" or base.get("clock") in ("eager", "host", "cpu"):
+        return None
+    ops = [sorted({item.ops_per_batch for item in arm.found if item.ops_per_batch}) for arm in (base, new)]
+    if not all(ops):
+        return None
+    low, high = min(ops[0][0], ops[1][0]), max(ops[0][-1], ops[1][-1])
+    if low >= MIN_OPS and high <= MAX_OPS_APART * low:
+        return None
+    return f"{ops[0][0]:g} against {ops[1][0]:g} operations a batch, which counts below {LAUNCH_BOUND_US:.0f} µs"
