@@ -5,6 +5,7 @@ Options as JSON in FAKE_RUN: {"plan": {...}, "limits": {...}, "throw_at": number
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from nccl_bench.errors import DataError, NcclBenchError, UsageError
 from nccl_bench.launch.launchers import from_environ
 from nccl_bench.launch.supervisor import Limits, supervise
-from nccl_bench.launch.values import Finished, Message, Plan
+from nccl_bench.launch.values import Finished, Plan
 
 WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
@@ -27,22 +28,21 @@ def main() -> int:
     except NcclBenchError as err:
         show({"event": "error", "why": err.why, "exit_code": err.exit_code})
         return err.exit_code
-    plan = Plan(argv=WORKER, **{"timeout_s": float(os.environ.get("FAKE_TIMEOUT", "1")), **options.get("plan", {})})
-    limits = Limits(**{"overdue_s": 0.5, "settle_s": 0.2, **options.get("limits", {})})
+    plan = Plan(**{"argv": WORKER, "timeout_s": float(os.environ.get("FAKE_TIMEOUT", "1")), **options.get("plan", {})})
+    limits = Limits(**{"overdue_s": 0.5, "settle_s": 0.2, "linger_s": 1.0, **options.get("limits", {})})
     exit_code = None
     for index in range(options.get("runs", 1)):
         events = supervise(launch, Plan(**{**plan_values(plan), "run_index": index}), stderr=sys.stderr, limits=limits)
-        for number, event in enumerate(events):
-            show({"event": type(event).__name__, **asdict(event), "at": time.time(), "pid": os.getpid()})
-            if options.get("throw") == type(event).__name__ and launch.rank == 0:
-                event = events.throw(UsageError("the directory holds a run", "give another -O"))
-                show({"event": type(event).__name__, **asdict(event)})
-            if options.get("break") == number and launch.rank == 0:
-                raise DataError("the flow itself broke")
-            if isinstance(event, Message) and event.content["type"] == "slow-flow":
-                time.sleep(1)
-            if isinstance(event, Finished):
-                exit_code = event.exit_code
+        with contextlib.closing(events):
+            for number, event in enumerate(events):
+                show({"event": type(event).__name__, **asdict(event), "at": time.time(), "pid": os.getpid()})
+                if options.get("throw") == type(event).__name__ and launch.rank == 0:
+                    event = events.throw(UsageError("the directory holds a run", "give another -O"))
+                    show({"event": type(event).__name__, **asdict(event)})
+                if options.get("break") == number and launch.rank == 0:
+                    raise DataError("the flow itself broke")
+                if isinstance(event, Finished):
+                    exit_code = event.exit_code
     return 99 if exit_code is None else exit_code
 
 

@@ -28,13 +28,12 @@ def main() -> int:
     for command in early:
         obey(channel, rank, command, timeout_s)
     device = json.loads(os.environ.get(f"FAKE_DEVICE_{rank}", os.environ.get("FAKE_DEVICE", "null")))
-    channel.send(
-        "hello", pid=os.getpid(), versions={"torch": "2.13.0", "nccl": "2.28.9"}, device=device, visible_gpus=int(os.environ.get("FAKE_VISIBLE", "0")),
-        has_nccl=device is not None, import_s=0.0,
-    )  # fmt: skip
+    visible = int(os.environ.get("FAKE_VISIBLE", "0"))
+    versions = {"torch": "2.13.0", "nccl": "2.28.9"}
+    channel.send("hello", pid=os.getpid(), versions=versions, device=device, visible_gpus=visible, has_nccl=device is not None, import_s=0.0)
     go = channel.receive()
     assert go is not None
-    channel.send("env", rank=os.environ["RANK"], local_rank=os.environ["LOCAL_RANK"], world_size=os.environ["WORLD_SIZE"], go=go)
+    channel.send("env", pid=os.getpid(), rank=os.environ["RANK"], local_rank=os.environ["LOCAL_RANK"], world_size=os.environ["WORLD_SIZE"], go=go)
     if rank == 0:
         channel.send("store", port=23456)
     for case in range(N_CASES):

@@ -109,6 +109,7 @@ def _died(scene: _Scene, dead: Sequence[Json]) -> Verdict:
         lines.append(_line("", f"and {len(dead) - MAX_NAMED} more: {collapse(dead[MAX_NAMED:])}"))
     if first["exit"] == -signal.SIGKILL:
         lines.append(_line("", "killed from outside: the kernel's out-of-memory killer (dmesg), the job's memory limit, or somebody"))
+    lines += [_line("", f"  at {call}") for call in first["stack"][:4]]
     lines += [f"  | {line}" for line in first["lines"][-MAX_NAMED:]]
     return _verdict(scene, exit_code, f"{collapse(dead)} died ({ends.most_common(1)[0][0]})", lines, "died", dead)
 

@@ -7,8 +7,9 @@ are JSON objects, one a line:
     {"op": "set", "values": {key: value}}                                      no answer
     {"op": "claim", "key", "value"}                                            set, unless somebody did before
     {"op": "wait", "id", "key"}                                                answered with "value" once it is set
-    {"op": "collect", "id", "prefix", "n", "timeout_s"}                        answered with "values" {rank: value} of prefix/0..n-1
-                                                                               when all are there, else then with "missing" too
+    {"op": "collect", "id", "prefix", "n", "timeout_s", "present"}             answered with "values" {rank: value} of prefix/0..n-1
+                                                                               when all are there (if present: of all that are
+                                                                               connected), else then with "missing" too
     {"op": "bye"}                                                              leaves: the end of its connection is no loss
 
 Keys that the board sets by itself: "abort", when a client is lost without a bye, when a rank is claimed twice, or when
@@ -64,6 +65,8 @@ class _Collect:
     prefix: str
     n: int
     deadline: float
+    present: bool
+    """Whether only ranks that are connected are waited for."""
 
 
 @dataclass(slots=True)
@@ -96,9 +99,9 @@ class Board:
             case "wait":
                 return self._wait(client, int(message["id"]), str(message["key"]))
             case "collect":
-                self._collects.append(
-                    _Collect(client, int(message["id"]), str(message["prefix"]), int(message["n"]), now + float(message["timeout_s"]))
-                )
+                deadline = now + float(message["timeout_s"])
+                present = bool(message.get("present"))
+                self._collects.append(_Collect(client, int(message["id"]), str(message["prefix"]), int(message["n"]), deadline, present))
                 return self.expire(now)
             case "bye":
                 self.clients[client].left = True
@@ -128,12 +131,14 @@ class Board:
         open_: list[_Collect] = []
         for collect in self._collects:
             values = self._ranked[collect.prefix]
-            complete = len(values) >= collect.n
-            if not complete and now < collect.deadline:
+            enough = len(values) >= (min(collect.n, len(self._by_rank)) if collect.present else collect.n) and (
+                not collect.present or all(rank in values for rank in self._by_rank)
+            )
+            if not enough and now < collect.deadline:
                 open_.append(collect)
                 continue
             reply: Json = {"id": collect.request, "values": {str(rank): value for rank, value in values.items()}}
-            if not complete:
+            if len(values) < collect.n:
                 reply["missing"] = rank_ranges(rank for rank in range(collect.n) if rank not in values)
             replies.append((collect.client, reply))
         self._collects = open_

@@ -88,9 +88,12 @@ class BoardClient:
         """Call `then` with the value once the key is set."""
         self._ask({"op": "wait", "key": key}, lambda answer: then(answer["value"]))
 
-    def collect(self, prefix: str, n: int, timeout_s: float, then: Callable[[dict[int, Any], str], None]) -> None:
-        """Call `then` with prefix/0..n-1 by rank, and with the missing ranks as text where the time is over."""
-        message = {"op": "collect", "prefix": prefix, "n": n, "timeout_s": timeout_s}
+    def collect(self, prefix: str, n: int, timeout_s: float, then: Callable[[dict[int, Any], str], None], *, present: bool = False) -> None:
+        """Call `then` with prefix/0..n-1 by rank, and with the missing ranks as text.
+
+        That is when all are there, or the time is over; with `present` already when all have come that are connected.
+        """
+        message = {"op": "collect", "prefix": prefix, "n": n, "timeout_s": timeout_s, "present": present}
         self._ask(message, lambda answer: then({int(rank): value for rank, value in answer["values"].items()}, answer.get("missing", "")))
 
     def get(self, key: str, timeout_s: float) -> Any:

@@ -16,8 +16,6 @@ Json = dict[str, Any]
 
 VERBOSE = ("NCCL_DEBUG", "TORCH_DISTRIBUTED_DEBUG")
 """Who sets one of these wants to see what the libraries say, as they say it."""
-LINGER_S = 10.0
-"""Seconds for a worker that said its last word to exit; then it is killed, and its word counts."""
 
 
 class Owner(Protocol):
@@ -59,8 +57,12 @@ class Crew:
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._hear(owner, worker))
         self._selector.register(worker.noise_fd, selectors.EVENT_READ, lambda: self._listen(owner, worker))
 
-    def look(self, owner: Owner, overdue_s: float) -> None:
-        """Deaths, stops and deadlines; `overdue_s` is the patience beyond a deadline."""
+    def look(self, owner: Owner, overdue_s: float, linger_s: float) -> None:
+        """Deaths, stops and deadlines.
+
+        `overdue_s` is the patience beyond a deadline; after `linger_s` a worker that said its last word and does not exit
+        is killed, and its word counts.
+        """
         for worker in self.workers.values():
             worker.channel.flush()
             if worker.reap():
@@ -69,7 +71,7 @@ class Crew:
                 self._on_exit(owner, worker)
             elif worker.running and self._is_overdue(worker, overdue_s):
                 owner.abort({"kind": "hang", "rank": worker.rank})
-            elif worker.running and worker.done is not None and time.monotonic() > worker.done_s + LINGER_S:
+            elif worker.running and worker.done is not None and time.monotonic() > worker.done_s + linger_s:
                 worker.kill()
 
     def go(self, go: Go, seats: Mapping[int, Seat], store: tuple[str, int] | None) -> None:

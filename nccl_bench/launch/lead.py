@@ -65,7 +65,7 @@ class Lead:
 
     def gather_facts(self, reason: Mapping[str, Any], timeout_s: float) -> None:
         """Something broke: take the facts of all, then give the verdict."""
-        self._board.collect(FACTS, self._n, timeout_s, lambda facts, _: self._on_facts(reason, facts))
+        self._board.collect(FACTS, self._n, timeout_s, lambda facts, _: self._on_facts(reason, facts), present=True)
 
     def _on_joins(self, joins: dict[int, Json], missing: str) -> None:
         self._joins = joins

@@ -49,6 +49,8 @@ class Limits:
     """For killed workers to be gone."""
     leave_s: float = 2.0
     """For rank 0 to have shown what happened: a launcher may kill all at the first exit code."""
+    linger_s: float = 10.0
+    """For a worker that said its last word to exit."""
     grace_s: float = 5.0
     """Beyond a common deadline, for whoever decides on it."""
     tick_s: float = 0.2
@@ -158,7 +160,7 @@ class Supervisor:
         for key, _ in self._selector.select(max(0.0, min(self._limits.tick_s, next_timer - now))):
             key.data()
         self._pump()
-        self._crew.look(self, self._limits.overdue_s)
+        self._crew.look(self, self._limits.overdue_s, self._limits.linger_s)
         while self._timers and self._timers[0][0] <= time.monotonic() and self._verdict is None:
             heapq.heappop(self._timers)[2]()
 
@@ -435,7 +437,7 @@ class Supervisor:
         if self._meeting is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(self._meeting.client)
-            self._meeting.leave(0.0 if self._hurry else self._limits.leave_s + 1.0)
+            self._meeting.leave(0.0 if self._hurry else self._limits.leave_s)
         self._selector.close()
 
 

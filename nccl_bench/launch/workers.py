@@ -141,7 +141,9 @@ class Worker:
             "stack": stack(self.channel.read_stack()),
         }  # fmt: skip
         if state == "dead" or self.error is not None:
-            fact["lines"] = [line for line in self.kept if line.strip()][-12:]
+            said, crash = split_crash([line for line in self.kept if line.strip()])
+            fact["lines"] = said[-12:]
+            fact["stack"] = fact["stack"] or stack(crash)
         return fact
 
     def _state(self, now: float) -> tuple[str, float]:
@@ -152,6 +154,14 @@ class Worker:
         if self.exit is not None:
             return "dead", self.ended_s or now
         return ("alive", now) if self.stopped_s is None else ("stopped", self.stopped_s)
+
+
+def split_crash(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What a worker wrote, up to faulthandler's headline ("Fatal Python error: Aborted"), and the stacks that follow it."""
+    for index, line in enumerate(lines):
+        if line.startswith("Fatal Python error:"):
+            return list(lines[: index + 1]), list(lines[index + 1 :])
+    return list(lines), []
 
 
 def stack(lines: Sequence[str]) -> list[str]:
