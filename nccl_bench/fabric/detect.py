@@ -17,6 +17,7 @@ from nccl_bench.fabric import nvml as nvml_reader
 from nccl_bench.fabric import sysfs
 from nccl_bench.fabric.complete import complete
 from nccl_bench.fabric.merge import merge
+from nccl_bench.fabric.select import RDMA
 from nccl_bench.fabric.topology import Json, Node, Topology, with_warnings
 
 
@@ -74,10 +75,11 @@ def short(node: Node) -> Node:
 
 
 def here(environ: Mapping[str, str], **roots: Any) -> Topology:
-    """The topology of this node alone. Raises DetectError where it has neither GPU nor NIC."""
+    """The topology of this node alone. Raises DetectError where it has neither a GPU nor an RDMA port."""
     node = node_here(environ, **roots)
-    if not node.gpus and not node.nics:
-        raise DetectError(f"no GPU and no NIC is known on {node.label}: {'; '.join(node.warnings) or 'nothing answered'}")
+    if not node.gpus and not any(nic.link_layer in RDMA for nic in node.nics or ()):
+        why = next((text for text in node.warnings if text.startswith("no GPU")), "no GPU is known here")
+        raise DetectError(f"{node.label}: {why}, and no RDMA port is there", "read another machine's files with --from, or a copied /sys with --sysfs-root")
     return Topology(nodes=(node,), sources=tuple(dict.fromkeys(source for _fact, source in node.facts)))
 
 

@@ -43,7 +43,11 @@ def topology_from(
 
 
 def read(path: Path) -> list[Reading]:
-    """The readings of one file or directory. Raises DataError with the path."""
+    """The readings of one file or directory; "latest" is the newest run. Raises DataError with the path."""
+    if path.name == "points.jsonl":
+        path = path.parent
+    if str(path) == "latest" and not path.exists():
+        path = Path("results/latest")
     if path.is_dir():
         return _read_directory(path)
     text = read_text(path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nccl_bench.errors import DetectError, UsageError
 from nccl_bench.fabric.bounds import Part
 from nccl_bench.fabric.domain import Domain, Member, Rules, build, rules_of
+from nccl_bench.fabric.gpus import BY_NAME
 from nccl_bench.fabric.topology import Gpu, Node, Topology
 
 RankPlace = int | tuple[str, int]
@@ -43,6 +44,8 @@ def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapp
     rules = rules_of(environ)
     groups: dict[object, list[int]] = {}
     for rank, (position, node, gpu) in enumerate(members):
+        if gpu.model is None:
+            raise _unknown(node, gpu)
         if gpu.mig:
             raise DetectError(f"{node.label}: GPU {gpu.index} is in MIG mode: NCCL does not run slices of a GPU as ranks")
         key: object = (position, gpu.index, rank) if rules.nic_only else gpu.clique if gpu.clique and rules.mnnvl and rules.p2p else position
@@ -56,12 +59,18 @@ def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapp
             places[rank] = (number, at)
         inside: list[Member] = [(members[rank][1], members[rank][2]) for rank in group]
         domains.append(_cached(known, inside, rules))
-        racks.append(members[group[0]][1].rack)
+        racks.append(members[group[0]][1].rack or members[group[0]][1].leaf)
     _refuse_unknown_net(domains)
     line, eff = _rack_parts(domains, racks, topology.oversubscription)
     told = tuple(dict.fromkeys((*topology.assumptions, *(text for domain in known.values() for text in domain.assumptions))))
     kinds = tuple({id(domain): domain for domain in domains}.values())
     return Shape(n=len(members), domains=tuple(domains), kinds=kinds, places=tuple(places), racks=line, racks_eff=eff, assumptions=told)
+
+
+def _unknown(node: Node, gpu: Gpu) -> DetectError:
+    if gpu.name is None:
+        return DetectError(f"{node.label}: which model GPU {gpu.index} is is not known", "name it: --gpu H100-SXM")
+    return DetectError(f"{node.label}: the GPU {gpu.name!r} is not in the table of known models", f"known: {' '.join(BY_NAME)}")
 
 
 Placed = tuple[int, Node, Gpu]

@@ -105,6 +105,8 @@ def _bonds(at: int, count: int, model: GpuModel) -> tuple[tuple[int, int], ...]:
     peers = [peer for peer in range(start, min(start + group, count)) if peer != at]
     # A part of a full mesh keeps its links to those that are left; a bridge gives all it has to those it joins.
     of = group - 1 if model.joined[0] == "mesh" else len(peers)
+    if peers and model.links < of:
+        raise DetectError(f"how {model.label} are joined differs from board to board", "give a topology file: --from topo.xml (NCCL_TOPO_DUMP_FILE)")
     return tuple((peer, model.links // of) for peer in peers)
 
 
@@ -163,3 +165,21 @@ def _ratio(text: str) -> float:
     if match is None or not float(match[2]) or float(match[1]) < float(match[2]):
         raise UsageError(f"--oversubscription: {text!r} is not like 2:1", "downlinks to uplinks of a rack: 1:1 is none, 2:1 halves")
     return float(match[1]) / float(match[2])
+
+
+def repeat(topology: Topology, nodes: int) -> Topology:
+    """A topology of one node as `nodes` equal ones. Raises UsageError where it has several already."""
+    if nodes == len(topology.nodes):
+        return topology
+    if len(topology.nodes) != 1:
+        raise UsageError(f"--nodes {nodes}: the source has {len(topology.nodes)} nodes already", "leave --nodes away, or give the source of one node")
+    if not 0 < nodes <= MAX_NODES:
+        raise UsageError(f"--nodes: {nodes} is not between 1 and {MAX_NODES}")
+    return replace(topology, nodes=topology.nodes * nodes)
+
+
+def with_nics(topology: Topology, nics: str) -> Topology:
+    """The topology with these NICs in place of what its source says of NICs."""
+    parsed = parse_nics(nics)
+    nodes = tuple(replace(node, nics=_nics(len(node.gpus or ()) or 1, *parsed)) for node in topology.nodes)
+    return replace(topology, nodes=nodes, assumptions=(*topology.assumptions, f"NICs as given: {nics}, shared out evenly over the GPUs"))

@@ -175,12 +175,14 @@ class Node:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """The node of a JSON object. Raises DataError where it is none."""
+        """The node of a JSON object, short or as `topo --json` prints it. Raises DataError where it is none."""
         try:
-            values = {key: record[key] for key in record if key in {f.name for f in fields(cls)}}
+            values = _values(cls, record)
             for key, kind in (("gpus", Gpu), ("nics", Nic)):
                 if values.get(key) is not None:
                     values[key] = tuple(_device(kind, item) for item in values[key])
+            if isinstance(values.get("facts"), Mapping):
+                values["facts"] = tuple(values["facts"].items())
             return cls(**{key: value if key == "nccl" else _tuples(value) for key, value in values.items()})
         except (TypeError, AttributeError, ValueError, KeyError) as err:
             raise DataError(f"not a node of nccl-bench: {err}") from err
@@ -218,12 +220,27 @@ def _known(value: Any) -> Any:
     return [_known(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
+_SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "LinkLayer": (str,), "Json": (dict,)}
+
+
+def _values(kind: Any, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a JSON object that `kind` knows, each of the type it should have; raises TypeError."""
+    found = {}
+    for item in fields(kind):
+        value = record.get(item.name)
+        wanted = _SCALARS.get(str(item.type).split(" | ")[0])
+        if value is not None and wanted is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
+            raise TypeError(f"{item.name} is {value!r}")
+        if item.name in record:
+            found[item.name] = value
+    return found
+
+
 def _device(kind: Any, record: Mapping[str, Any]) -> Any:
-    values = {key: record[key] for key in record if key in {f.name for f in fields(kind)}}
+    values = _values(kind, record)
     for key, part in (("nvlink", NvLink), ("pcie", Pcie)):
         if values.get(key) is not None:
-            names = {f.name for f in fields(part)}
-            values[key] = part(**{name: _tuples(item) for name, item in values[key].items() if name in names})
+            values[key] = part(**{name: _tuples(item) for name, item in _values(part, values[key]).items()})
     return kind(**{key: _tuples(value) for key, value in values.items()})
 
 
