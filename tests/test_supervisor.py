@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ class Rank:
     process: subprocess.Popen[str]
     out: Path
     err: Path
-    took_s: float = 0.0
     code: int | None = None
 
     @property
@@ -71,7 +71,6 @@ class Job:
     """Some ranks of one job on this machine."""
 
     folder: Path
-    started: float = field(default_factory=time.monotonic)
     ranks: list[Rank] = field(default_factory=list)
 
     def start(self, environ: Mapping[str, str]) -> Rank:
@@ -90,9 +89,6 @@ class Job:
         """Wait for all; their exit codes. A process that does not end is killed and fails the test."""
         limit = time.monotonic() + timeout_s
         while any(rank.process.poll() is None for rank in self.ranks) and time.monotonic() < limit:
-            for rank in self.ranks:
-                if rank.code is None and rank.process.poll() is not None:
-                    rank.code, rank.took_s = rank.process.returncode, time.monotonic() - self.started
             time.sleep(0.01)
         for rank in self.ranks:
             if rank.process.poll() is None:
@@ -101,6 +97,7 @@ class Job:
                 rank.process.wait()
                 raise AssertionError(f"did not end: {rank.out.read_text()[-1500:]} {rank.err.read_text()[-1500:]}")
             rank.code = rank.process.returncode
+            print(rank.code, rank.out.read_text()[-600:], rank.err.read_text()[-600:])  # shown where a test fails
         return [rank.code for rank in self.ranks]
 
 
@@ -139,14 +136,20 @@ def place(rank: int, world: int, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-_PORT = iter(range(10000, 20000))
+def _ports() -> Iterator[str]:
+    """Values of MASTER_PORT that no other test session on this machine uses: here they only name the job."""
+    for number in itertools.count():
+        yield f"{os.getpid()}{number:03}"
+
+
+_PORT = _ports()
 
 
 def launch(
     job: Job, world: int, per_rank: Callable[[int], Mapping[str, str]] | None = None, missing: tuple[int, ...] = (), **common: str
 ) -> list[Rank]:
     """Start the ranks of a world, but for the missing ones."""
-    port = str(next(_PORT) + os.getpid() % 997 * 10)
+    port = next(_PORT)
     options = json.loads(common.pop("FAKE_RUN", "{}"))
     run = json.dumps({**options, "plan": {"meet_s": 8.0, **options.get("plan", {})}})
     return [
@@ -196,7 +199,7 @@ def test_runs_of_one_job_follow_one_another(job: Job) -> None:
 
 
 def test_ranks_without_a_local_rank_are_numbered_on_the_board(job: Job) -> None:
-    port = str(next(_PORT))
+    port = next(_PORT)
     for rank in (1, 0):
         job.start({"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
 
@@ -469,7 +472,7 @@ def test_slurms_placement_names_the_host_of_a_missing_rank(job: Job) -> None:
 
 
 def test_a_rank_claimed_twice_ends_3_on_both_within_seconds(job: Job) -> None:
-    environ = {**place(0, 2), "MASTER_PORT": str(next(_PORT)), "FAKE_RUN": '{"plan": {"meet_s": 30.0}}'}
+    environ = {**place(0, 2), "MASTER_PORT": next(_PORT), "FAKE_RUN": '{"plan": {"meet_s": 30.0}}'}
     job.start(environ)
     job.start(environ)
 
@@ -498,7 +501,7 @@ def test_unlike_versions_end_3(job: Job) -> None:
 
 
 def test_worlds_of_unlike_size_end_3(job: Job) -> None:
-    port = str(next(_PORT))
+    port = next(_PORT)
     for rank, world in ((0, 2), (1, 4)):
         job.start({**place(rank, world), "MASTER_PORT": port})
 
@@ -531,7 +534,7 @@ def test_a_worker_that_cannot_be_started_ends_3(job: Job) -> None:
 def test_a_taken_port_is_passed_over(job: Job) -> None:
     import socket
 
-    environ = {**place(0, 2), "MASTER_PORT": str(next(_PORT))}
+    environ = {**place(0, 2), "MASTER_PORT": next(_PORT)}
     first = candidate_ports(f"{from_environ(environ).token}#0")[0]
     with socket.socket() as blocker:
         blocker.bind(("127.0.0.1", first))

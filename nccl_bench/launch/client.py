@@ -115,8 +115,8 @@ class BoardClient:
     def bye(self) -> None:
         """Leave in order: what follows is no loss."""
         if not self.lost:
+            self._pending.clear()
             self._send({"op": "bye"})
-            self.pump()
         self._wire.close()
         self.lost = True
 

@@ -273,6 +273,8 @@ class Supervisor:
             self._decide_here(WorldError("rank 0 met the others, but never said go", "see whether its process is stopped, or its host down"))
 
     def _start(self, rank: int, local_rank: int, local_size: int | None) -> None:
+        if self._verdict is not None:
+            return
         error = check_started(self._crew, self, rank, local_rank, local_size)
         if error is not None:
             self._fail(error)
