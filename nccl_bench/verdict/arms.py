@@ -16,12 +16,15 @@ CONDITIONS = ("dtype", "op", "root", "n_ranks", "placement", "shift", "clock", "
 """How it is measured: cases that differ here are not comparable, and the reason is said."""
 _OPTIONAL = ("registered", "n_ranks", "dtype", "op", "root", "shift")
 """Conditions that a foreign log may not tell: unknown stands against anything."""
-_VALUES = ("median_us", "mean_over_ranks_us", "busbw_GBps", "ci_low_us", "ci_high_us", "series_us", "batches", "ops_per_batch", "n_wrong")
+_VALUES = ("median_us", "mean_over_ranks_us", "busbw_GBps", "ci_low_us", "ci_high_us", "p95_us", "series_us", "batches", "ops_per_batch", "n_wrong")
 _MORE = ("over_ranks", "status", "reason", "source", "run", "sample", "requested_nbytes")
 LAUNCH_BOUND_US = 100.0
 """Below this the launching of calls shows in a time: DESIGN.md section 2, eager calls take 32-45 µs where the wire needs 6."""
 MAX_OPS_APART, MIN_OPS = 4.0, 16
 """512 B read 6.7 µs at 6 operations a batch and 5.9 at 32 (DESIGN.md section 2): what one batch's ends cost a short operation."""
+
+MIN_SERIES = 4
+"""Series, each warmed up and met anew, from which their spread tells the error of a run's median; with fewer its interval does."""
 
 Case = tuple[Any, ...]
 
@@ -136,15 +139,17 @@ def _within(values: Mapping[str, Any]) -> tuple[float | None, float, float | Non
     """(standard error of the log time within a run, its degrees of freedom, spread of its series)."""
     series = [math.log(value) for value in values["series_us"] or () if isinstance(value, int | float) and value > 0]
     spread = _deviation(series) if len(series) > 1 else None
-    df = float(max(len(series) - 1, min(int(values["batches"] or 0), 60) - 1, 3))
+    if spread is not None and len(series) >= MIN_SERIES:
+        return spread / math.sqrt(len(series)), float(len(series) - 1), spread
     low, high = values["ci_low_us"], values["ci_high_us"]
     if low and high and 0 < low <= high:
         # A 95 % interval is 2 x 1.96 standard errors wide.
-        return math.log(high / low) / 3.92, df, spread
-    if spread is None:
-        return None, df, None
-    # The median of n values spreads sqrt(pi/2) times as much as their mean (Kendall and Stuart, vol. 1, ex. 14.4).
-    return math.sqrt(math.pi / 2) * spread / math.sqrt(len(series)), df, spread
+        return math.log(high / low) / 3.92, max(3.0, min(float(values["batches"] or 0), 60.0) - 1), spread
+    batches, median, p95 = float(values["batches"] or 0), values["median_us"], values["p95_us"]
+    if batches >= MIN_SERIES and p95 and p95 > median:
+        # The 95th percentile of a normal distribution lies 1.645 deviations out; a median spreads sqrt(pi/2) times as much as a mean.
+        return math.sqrt(math.pi / 2 / batches) * math.log(p95 / median) / 1.645, batches - 1, spread
+    return None, 1.0, spread
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS, WrongDataError
 from nccl_bench.records import Json
 from nccl_bench.results.runs import Run
-from nccl_bench.verdict.arms import Arm, Match, arms_of, match
+from nccl_bench.verdict.arms import LAUNCH_BOUND_US, Arm, Match, arms_of, match
 from nccl_bench.verdict.frame import frame_of
-from nccl_bench.verdict.noise import halves_noise, noise_of, time_of, uses_mean
+from nccl_bench.verdict.noise import Noise, neighbours_noise, noise_of, time_of, uses_mean
 from nccl_bench.verdict.significance import holm, t_quantile, two_sided_p
 
 Verdict = Literal["regression", "improvement", "within noise", "missing", "not comparable"]
@@ -116,8 +116,10 @@ def judge(matches: Iterable[Match], threshold_frac: float = THRESHOLD) -> list[C
     """A verdict for every case, many comparisons allowed for."""
     matches = list(matches)
     comparable = [item for item in matches if item.base and item.new and item.reason is None and item.base.found and item.new.found]
-    halves = _halves(comparable)
-    measured = {id(item): _measured(item, halves) for item in comparable}
+    measured = {id(item): _measured(item) for item in comparable}
+    around = _around(comparable, measured)
+    for item in comparable:
+        _add_chance(measured[id(item)], item, around)
     called = dict(zip(measured, holm([found["p_value"] for found in measured.values()], ALPHA), strict=True))
     siblings = _siblings(comparable, measured)
     results = []
@@ -131,17 +133,15 @@ def judge(matches: Iterable[Match], threshold_frac: float = THRESHOLD) -> list[C
     return results
 
 
-def _halves(comparable: Sequence[Match]) -> dict[bool, float]:
-    """The noise that the halves of single logs show."""
-    ratios: dict[tuple[Any, ...], dict[str, tuple[float, float]]] = {}
+def _around(comparable: Sequence[Match], measured: dict[int, dict[str, Any]]) -> dict[bool, Noise]:
+    """The noise that the neighbours of single measurements show."""
+    ratios = []
     for item in comparable:
-        base, new = item.base, item.new
-        if base is None or new is None or not (base.imported and new.imported and len(base.found) == len(new.found) == 1):
-            continue
-        old, now = base.found[0].median_us, new.found[0].median_us
-        ratios.setdefault(_row(base), {})[base.get("placement")] = (min(old, now), math.log(now / old))
-    both = [(found["out"][0], found["out"][1], found["in"][1]) for found in ratios.values() if "in" in found and "out" in found]
-    return halves_noise(both)
+        if item.base is not None and item.new is not None and len(item.base.found) == len(item.new.found) == 1:
+            found = measured[id(item)]
+            series = (item.base.subject[:3], item.base.subject[4:], item.base.conditions)
+            ratios.append((series, int(item.base.get("nbytes")), float(found["base_time_us"]), math.log(found["ratio"])))
+    return neighbours_noise(ratios)
 
 
 def _row(arm: Arm) -> tuple[Any, ...]:
@@ -149,7 +149,7 @@ def _row(arm: Arm) -> tuple[Any, ...]:
     return (*arm.subject, *(arm.get(name) for name in ("dtype", "op", "root", "n_ranks")))
 
 
-def _measured(item: Match, halves: dict[bool, float]) -> dict[str, Any]:
+def _measured(item: Match) -> dict[str, Any]:
     """The numbers of one comparison."""
     base, new = item.base, item.new
     if base is None or new is None:
@@ -159,13 +159,8 @@ def _measured(item: Match, halves: dict[bool, float]) -> dict[str, Any]:
     by_rate = base.imported and new.imported and all(rates) and min(map(min, rates)) >= MIN_PRINTED_GBps
     means = [math.fsum(values) / len(values) for values in (rates if by_rate else times)]
     change = means[1] / means[0] - 1 if by_rate else means[0] / means[1] - 1
-    log_ratio = -math.log1p(change)
-    noise = noise_of(base, new, halves)
-    reach = t_quantile(0.05, noise.df) * noise.se
     return {
-        "ratio": math.exp(log_ratio),
-        "ratio_low": math.exp(log_ratio - reach),
-        "ratio_high": math.exp(min(log_ratio + reach, 700.0)),
+        "ratio": 1 / (1 + change),
         "change_frac": change,
         "by": "busbw" if by_rate else "time",
         "over_ranks": "mean" if uses_mean(base, new) else "max" if base.is_max else None,
@@ -173,8 +168,22 @@ def _measured(item: Match, halves: dict[bool, float]) -> dict[str, Any]:
         "new_time_us": math.fsum(times[1]) / len(times[1]),
         "base_busbw_GBps": math.fsum(rates[0]) / len(rates[0]) if rates[0] else None,
         "new_busbw_GBps": math.fsum(rates[1]) / len(rates[1]) if rates[1] else None,
-        "p_value": two_sided_p(log_ratio / noise.se, noise.df),
     }
+
+
+def _add_chance(found: dict[str, Any], item: Match, around: dict[bool, Noise]) -> None:
+    """Add the interval of the ratio and the chance of so large a difference: by the larger of the case's noise and its neighbours'."""
+    base, new = item.base, item.new
+    if base is None or new is None:
+        return
+    noise = noise_of(base, new)
+    seen = around.get(found["base_time_us"] < LAUNCH_BOUND_US) if len(base.found) == len(new.found) == 1 else None
+    if seen is not None and seen.se > noise.se:
+        noise = seen
+    log_ratio, reach = math.log(found["ratio"]), t_quantile(0.05, noise.df) * noise.se
+    found["ratio_low"] = math.exp(max(log_ratio - reach, -700.0))
+    found["ratio_high"] = math.exp(min(log_ratio + reach, 700.0))
+    found["p_value"] = two_sided_p(log_ratio / noise.se, noise.df)
 
 
 def _rates(arm: Arm) -> list[float]:
@@ -257,7 +266,8 @@ def sentences(cases: Sequence[CaseResult]) -> list[str]:
     for case in cases:
         if case.ratio is not None:
             groups.setdefault((case.collective, case.axis, case.variant, case.clock, case.regime, case.shift), []).append(case)
-    return [sentence(_name(key, list(groups)), [(case.nbytes, case.verdict, case.change_frac or 0.0) for case in found]) for key, found in groups.items()]
+    sized = {key: [(case.nbytes, case.verdict, case.change_frac or 0.0) for case in found] for key, found in groups.items()}
+    return [sentence(_name(key, list(groups)), found) for key, found in sized.items()]
 
 
 def _name(key: tuple[Any, ...], keys: Sequence[tuple[Any, ...]]) -> str:

@@ -5,6 +5,7 @@ A difference counts when it is beyond this. Every floor is what two runs of one 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -30,8 +31,10 @@ PRIOR_DF = 10.0
 HOST_SERIES_SHARE = 1.0
 """On clocks that hosts disturb, runs differ from one another as the series of one run do: gloo on a busy 2-core machine, six runs, 14 cases:
 0.09 to 0.48 among runs where the series of a run had 0.2 to 0.9."""
-MIN_HALVES = 5
-"""Rows with both halves that it takes to learn the noise of two logs from how their halves disagree."""
+MIN_NEIGHBOURS = 8
+"""Pairs of neighbouring sizes that it takes to learn the noise of two runs from how their ratios jump."""
+MAD_EFFICIENCY = 0.37
+"""What a median absolute deviation makes of its samples, against a standard deviation (Hampel, J. of the American Statistical Ass. 69, 1974)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +45,10 @@ class Noise:
     df: float
 
 
-def noise_of(base: Arm, new: Arm, halves: dict[bool, float]) -> Noise:
-    """The standard error of the log ratio of two arms, and its degrees of freedom.
-
-    `halves`: by whether a time is below 100 µs, the deviation of one half's log ratio as `halves_noise` found it.
-    """
+def noise_of(base: Arm, new: Arm) -> Noise:
+    """The standard error of the log ratio of two arms, and its degrees of freedom."""
     n_base, n_new = len(base.found), len(new.found)
-    parts = [_variances(item, arm, halves) for arm in (base, new) for item in arm.found]
+    parts = [_variances(item, arm) for arm in (base, new) for item in arm.found]
     floor = math.fsum(seen + within for seen, within, _ in parts) / len(parts)
     df_floor = _df(parts)
     among = _among(base, new)
@@ -59,12 +59,11 @@ def noise_of(base: Arm, new: Arm, halves: dict[bool, float]) -> Noise:
     return Noise(se=math.sqrt(variance * (1 / n_base + 1 / n_new)), df=df_floor)
 
 
-def _variances(item: Measurement, arm: Arm, halves: dict[bool, float]) -> tuple[float, float, float]:
+def _variances(item: Measurement, arm: Arm) -> tuple[float, float, float]:
     """(variance of the log between runs as it was seen, variance within the run, the latter's degrees of freedom) of one measurement."""
-    short = item.median_us < LAUNCH_BOUND_US
     if item.source is not None or (item.se is None and item.spread is None):
         floor = _step(PRINTED_RUN_TO_RUN, item.median_us)
-        return max(floor * floor, halves.get(short, 0.0) ** 2 / 2), 0.0, math.inf
+        return floor * floor, 0.0, math.inf
     clock = arm.get("clock")
     floor = RUN_TO_RUN[clock] if clock in RUN_TO_RUN else max(_step(HOST_RUN_TO_RUN, item.median_us), HOST_SERIES_SHARE * (item.spread or 0.0))
     return floor * floor, (item.se or 0.0) ** 2, item.df
@@ -112,15 +111,19 @@ def time_of(item: Measurement, base: Arm, new: Arm) -> float:
     return item.mean_us if uses_mean(base, new) and item.mean_us is not None else item.median_us
 
 
-def halves_noise(pairs: Sequence[tuple[float, float, float]]) -> dict[bool, float]:
-    """The deviation of one log ratio, by whether times are below 100 µs, from (time, log ratio out of place, log ratio in place) of single logs.
+def neighbours_noise(ratios: Sequence[tuple[object, int, float, float]]) -> dict[bool, Noise]:
+    """The noise of single runs against single runs, by whether times are below 100 µs, from (series, bytes, time, log ratio) of all cases.
 
-    A change of the machine moves both halves of a row alike; what they disagree by is chance. Robust against a few rows: 1.4826 times
-    the median absolute difference, over sqrt(2).
+    What changed changes a range of sizes: ratios of neighbouring sizes jump at its ends only. What all the other jumps come to is chance, of
+    this pair on this machine today. Robust against the few: 1.4826 times their median over sqrt(2) (von Neumann's successive differences).
     """
-    found = {}
-    for short in (True, False):
-        differences = [abs(out - into) for time, out, into in pairs if (time < LAUNCH_BOUND_US) == short]
-        if len(differences) >= MIN_HALVES:
-            found[short] = 1.4826 * statistics.median(differences) / math.sqrt(2)
-    return found
+    jumps: dict[bool, list[float]] = {True: [], False: []}
+    ordered = sorted(ratios, key=lambda item: (str(item[0]), item[1]))
+    for before, after in itertools.pairwise(ordered):
+        if before[0] == after[0] and before[1] < after[1]:
+            jumps[max(before[2], after[2]) < LAUNCH_BOUND_US].append(abs(after[3] - before[3]))
+    return {
+        short: Noise(se=1.4826 * statistics.median(found) / math.sqrt(2), df=MAD_EFFICIENCY * len(found))
+        for short, found in jumps.items()
+        if len(found) >= MIN_NEIGHBOURS
+    }
