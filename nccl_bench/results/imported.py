@@ -28,6 +28,8 @@ class Imported:
     ranks: tuple[Json, ...] = ()
     """As RunHeader.ranks."""
     shared_gpu: bool = False
+    not_nccl: bool = False
+    """A table that nccl-bench printed of a rehearsal on gloo."""
     versions: Json = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     runs: tuple[Json, ...] = ()

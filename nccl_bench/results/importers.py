@@ -66,6 +66,7 @@ def header_of(files: Sequence[Imported], *, argv: Iterable[str] = ()) -> RunHead
         why=why,
         launcher=None,
         backend="nccl" if nccl else None,
+        not_nccl=any(file.not_nccl for file in files),
         shared_gpu=any(file.shared_gpu for file in files),
         n_ranks=max((file.n_ranks for file in files if file.n_ranks), default=None),
         n_nodes=first.n_nodes if len(nodes) == 1 else max((n for n in nodes if n), default=None),

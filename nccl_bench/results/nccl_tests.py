@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nccl_bench.collectives import Placement
 from nccl_bench.results.failures import Failure, failure_of
 from nccl_bench.results.table import Layout, Row, find_row, header_layout, looks_like_row, parse_row
 from nccl_bench.results.text import Line, Text
@@ -21,8 +22,9 @@ class Device:
 
     rank: int
     host: str
-    device: int
-    bus_id: str
+    device: int | None
+    """None where ranks run on CPUs."""
+    bus_id: str | None
     name: str | None
     pid: int | None
     group: int | None
@@ -66,6 +68,11 @@ class TestRun:
     failures: list[Failure] = field(default_factory=list)
     over_ranks: str | None = None
     """What -a of the command line says the times are over, where it is said."""
+    clock: str | None = None
+    regime: str | None = None
+    """These two of a log that nccl-bench wrote in nccl-tests' layout."""
+    only_form: Placement | None = None
+    """The one placement that was measured, where both halves of its rows show the same."""
 
     @property
     def closed(self) -> bool:
@@ -83,12 +90,19 @@ class Log:
     commented_rows: list[int]
     unreadable_rows: list[tuple[int, str]]
     """(line, what) of lines that look like rows and hold no number."""
+    banners: set[str] = field(default_factory=set)
+    """Of BANNERS, those that nccl-bench put above its own table."""
 
 
-_CONFIG = re.compile(r"nThreads? (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+) ?\((factor|bytes)\)(.*)")
+BANNERS = ("NOT NCCL: ", "shared GPU, not a measurement")
+"""What nccl-bench says of a run that is no measurement of NCCL."""
+_CONFIG = re.compile(r"nThreads? (\d+) nGpus (\d+) minBytes (\S+) maxBytes (\S+) step: (\S+?) ?\((factor|bytes)\)(.*)")
+_OURS = re.compile(r"([\w-]+) (\S+) in the layout of nccl-tests \S+(?: nccl-library=(\d+))?")
+_OUR_CLOCK = re.compile(r"clock (\w+), (\w+), time: median of the maximum over ranks")
+_OUR_FORM = re.compile(r"one form was measured \((in|out of) place\)")
 _SETTING = re.compile(r"(warmup iters|agg iters|iters|validation|graph|unalign): (\d+)")
 _SETTING_NAMES = {"warmup iters": "warmup", "agg iters": "agg"}
-_DEVICE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +(\d+) +)?on +(\S+) +device +(\d+) +\[([^\]]*)\] ?(.*)")
+_DEVICE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +(\d+) +)?on +(\S+) +(?:device +(\d+) +\[([^\]]*)\] ?(.*)|CPU$)")
 _VERSION = re.compile(r"(nccl-tests|rccl-tests) version (\S+)(?: (?:nccl|rccl)-headers=\d+ (?:nccl|rccl)-library=(\d+))?")
 _RCCL = re.compile(r"rccl-tests: Version (\S+)")
 _START = re.compile(r"Collective test starting: (\S+)")
@@ -106,6 +120,7 @@ _OVER_RANKS = {"0": "rank 0", "1": "mean", "2": "min", "3": "max"}
 """nccl-tests -a (common.cu average)."""
 _HINTS = re.compile(
     r"nThread|Rank|ests version|Version|test starting|bounds values|Avg bus|concluded|version|_perf|Reducing|Blocking|Per-Iteration|algbw|NCCL INFO"
+    r"|in the layout of|over ranks|form was"
 )
 """A line without any of these is looked at for rows and failures only."""
 
@@ -170,6 +185,7 @@ def read_log(text: Text) -> Log:
         if _ELIDED.fullmatch(line.text.lstrip("# \t")) or line.text.lstrip("# \t").lower().startswith("truncated"):
             elided.append(line.number)
             continue
+        log.banners.update(banner for banner in BANNERS if line.text.startswith("#") and banner in line.text)
         _facts(line, reader)
         if "NCCL INFO" not in line.text and (failure := failure_of(line)) is not None:
             pending.append(failure)
@@ -239,7 +255,8 @@ def _take_config(bare: str, line: Line, reader: _Reader) -> bool:
     if match := _CONFIG.match(bare):
         run = reader.fact(lambda run: "min" in run.config, line.number)
         names = ("nthreads", "ngpus", "min", "max", "step")
-        run.config.update({name: _int(word) for name, word in zip(names, match.groups(), strict=False)}, step_kind=match[6])
+        words = zip(names, match.groups(), strict=False)
+        run.config.update({name: _int(word) for name, word in words if word.isdigit()}, step_kind=match[6])
         run.config.update({_SETTING_NAMES.get(name, name): _int(word) for name, word in _SETTING.findall(match[7])})
         return True
     target = reader.open if reader.open.config else reader.next
@@ -260,7 +277,7 @@ def _take_device(bare: str, line: Line, reader: _Reader) -> bool:
         return False
     rank, group, pid, host, device, bus_id, name = match.groups()
     run = reader.fact(lambda run: any(known.rank == int(rank) and known.group == _maybe(group) for known in run.devices), line.number)
-    run.devices.append(Device(int(rank), host, int(device), bus_id, name.strip() or None, _maybe(pid), _maybe(group)))
+    run.devices.append(Device(int(rank), host, _maybe(device), bus_id, name.strip() or None if name else None, _maybe(pid), _maybe(group)))
     return True
 
 
@@ -272,6 +289,15 @@ def _take_version(bare: str, line: Line, reader: _Reader) -> bool:
         # Printed between the settings and the devices, so never the first line of a run.
         run = reader.next if reader.next.config else reader.open
         run.flavour, run.version = "rccl-tests", run.version or match[1]
+    elif match := _OURS.match(bare):
+        run = reader.fact(lambda run: run.version is not None, line.number)
+        run.flavour, run.version, run.nccl, run.over_ranks = match[1], match[2], match[3], "max"
+    elif match := _OUR_CLOCK.match(bare):
+        target = reader.next if reader.open.rows or reader.open.closed else reader.open
+        target.clock, target.regime = match[1], match[2]
+    elif match := _OUR_FORM.match(bare):
+        target = reader.next if reader.open.rows or reader.open.closed else reader.open
+        target.only_form = "in" if match[1] == "in" else "out"
     elif match := _START.match(bare):
         reader.fact(lambda run: run.program is not None, line.number).program = match[1]
     else:

@@ -191,9 +191,9 @@ def _change(before: Row, half: Half) -> float | None:
 
 def shared_gpus(run: TestRun) -> list[str]:
     """Ranks of one run on one GPU, in words. A bus id of 0 says nothing: old virtual machines print it for all."""
-    places: dict[tuple[str, int, str], list[int]] = {}
+    places: dict[tuple[str, int | None, str], list[int]] = {}
     for device in run.devices:
-        if device.bus_id.strip("0x:.") and device.group in (None, run.devices[0].group):
+        if device.bus_id and device.bus_id.strip("0x:.") and device.group in (None, run.devices[0].group):
             places.setdefault((device.host, device.device, device.bus_id), []).append(device.rank)
     return [
         f"ranks {', '.join(map(str, sorted(ranks)))} of {host} share GPU {device} [{bus_id}]: behaviour, not a measurement"

@@ -12,7 +12,7 @@ from nccl_bench.records import Group, Json, Point, Times
 from nccl_bench.results.env import redact
 from nccl_bench.results.failures import Failure, duplicates, first_cause, reporters
 from nccl_bench.results.imported import Imported
-from nccl_bench.results.nccl_tests import Log, TestRun, read_log
+from nccl_bench.results.nccl_tests import BANNERS, Log, TestRun, read_log
 from nccl_bench.results.nccl_tests_checks import (
     Sizes,
     average_of,
@@ -69,7 +69,8 @@ def _import(log: Log, name: str, only: int | None) -> Imported:
         n_ranks=max((part.n_ranks for part in parts if part.n_ranks), default=None),
         n_nodes=first.n_nodes if len({part.n_nodes for part in parts}) == 1 else None,
         ranks=first.ranks,
-        shared_gpu=any(part.shared_gpu for part in parts),
+        shared_gpu=any(part.shared_gpu for part in parts) or BANNERS[1] in log.banners,
+        not_nccl=BANNERS[0] in log.banners,
         versions=first.versions,
         env={key: value for part in parts for key, value in part.env.items()},
         runs=tuple(facts for part in parts for facts in part.runs),
@@ -165,7 +166,10 @@ def _points(run: TestRun, name: str, collective: str, ranks: Ranks, sizes: Sizes
             "channels": row.channels,
             "source": f"{name}:{row.line}",
         }
-        points += [Point(**case, placement=half.placement, **_measured(run, row, half, scale, shared["over_ranks"])) for half in row.halves]
+        halves = [half for half in row.halves if run.only_form in (None, half.placement)] or list(row.halves[:1])
+        for half in halves:
+            placement = run.only_form or half.placement
+            points.append(Point(**case, placement=placement, **_measured(run, row, half, scale, shared["over_ranks"])))
     return tuple(points)
 
 
@@ -179,6 +183,8 @@ def _shared(run: TestRun, collective: str, ranks: Ranks) -> Json:
         clock, reason = "cpu", "-C 1: how long the calls kept the CPU, not how long the operations took"
     elif isinstance(graph, int) and graph > 0:
         clock, reason = "graph", f"-G {graph}: replays of a CUDA graph of {per_batch or 'its'} calls"
+    if run.clock is not None:
+        clock, reason = run.clock, "as nccl-bench printed it: median of the maximum over ranks"
     blocking = config.get("blocking")
     if blocking:
         reason += f"; {blocking}"
@@ -189,11 +195,11 @@ def _shared(run: TestRun, collective: str, ranks: Ranks) -> Json:
         "shift": "ring" if collective == "sendrecv" else None,
         "clock": clock,
         "clock_reason": reason,
-        "regime": None if blocking else "streaming",
+        "regime": None if blocking else run.regime or "streaming",
         "over_ranks": run.over_ranks or ASSUMED,
         "iters": per_batch,
         "ops_per_batch": per_batch * graph if clock == "graph" and per_batch and isinstance(graph, int) else per_batch,
-        "batches": 1,
+        "batches": 1 if run.clock is None else None,
         "stop": "iters",
     }
 
@@ -265,7 +271,7 @@ def _ranks(run: TestRun) -> tuple[Json, ...]:
     for device in sorted(run.devices, key=lambda device: device.rank):
         local = counted.get(device.host, 0)
         counted[device.host] = local + 1
-        gpu = {"index": device.device, "name": device.name, "uuid": None, "pci": device.bus_id, "memory_nbytes": None}
+        gpu = {"index": device.device, "name": device.name, "uuid": None, "pci": device.bus_id, "memory_nbytes": None} if device.bus_id else None
         rows.append({"rank": device.rank, "host": device.host, "local_rank": local, "pid": device.pid, "gpu": gpu, "nics": None})
     return tuple(rows)
 
