@@ -42,7 +42,8 @@ def open_run(text: str, root: Path | None = None) -> Run:
 
     Raises DataError where there is none, WorldError for the log of a run that failed before any row.
     """
-    path, only = _split(text, root)
+    plain, only = numbered(text)
+    path = find_run(str(plain), root)
     if is_run(path):
         directory = path if path.is_dir() else path.parent
         points = directory / POINTS_FILE
@@ -59,11 +60,12 @@ def open_run(text: str, root: Path | None = None) -> Run:
     return _log(path, only)
 
 
-def _split(text: str, root: Path | None) -> tuple[Path, int | None]:
-    numbered = _NUMBERED.fullmatch(text)
-    if numbered and not Path(text).exists():
-        return find_run(numbered[1], root), int(numbered[2])
-    return find_run(text, root), None
+def numbered(text: str) -> tuple[Path, int | None]:
+    """(path, number) of "LOG#2", where no file has that name itself."""
+    match = _NUMBERED.fullmatch(text)
+    if match and not Path(text).exists():
+        return Path(match[1]), int(match[2])
+    return Path(text), None
 
 
 def _log(path: Path, only: int | None) -> Run:

@@ -73,6 +73,8 @@ def write_parquet(runs: Sequence[Run], path: Path, warnings: list[str] | None = 
         table.to_parquet(path, index=False)
     except ImportError as err:
         raise UsageError("--format parquet needs pyarrow, which is not installed", "pip install 'nccl-bench[parquet]', or --format csv") from err
+    except OSError as err:
+        raise UsageError(f"{path} cannot be written: {err.strerror or type(err).__name__}", "name a file that you may write with -O") from err
     return len(table)
 
 
