@@ -1,6 +1,6 @@
 """A rank's supervisor as a process: runs tests/fake_worker.py, writes every event as a JSON line, ends with the run's code.
 
-Options as JSON in FAKE_RUN: {"plan": {...}, "limits": {...}, "throw_at": number of the event, "n_local": n}.
+Options as JSON in FAKE_RUN: {"plan": {...}, "limits": {...}, "throw": kind of event, "throw_at_case": n, "break": n, "runs": n}.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from nccl_bench.errors import DataError, NcclBenchError, UsageError
 from nccl_bench.launch.launchers import from_environ
-from nccl_bench.launch.supervisor import Limits, supervise
-from nccl_bench.launch.values import Finished, Plan
+from nccl_bench.launch.supervisor import supervise
+from nccl_bench.launch.values import Finished, Limits, Message, Plan
 
 WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
@@ -36,7 +36,8 @@ def main() -> int:
         with contextlib.closing(events):
             for number, event in enumerate(events):
                 show({"event": type(event).__name__, **asdict(event), "at": time.time(), "pid": os.getpid()})
-                if options.get("throw") == type(event).__name__ and launch.rank == 0:
+                last_point = isinstance(event, Message) and event.content.get("point", {}).get("case") == options.get("throw_at_case", -1)
+                if launch.rank == 0 and (last_point or options.get("throw") == type(event).__name__):
                     event = events.throw(UsageError("the directory holds a run", "give another -O"))
                     show({"event": type(event).__name__, **asdict(event)})
                 if options.get("break") == number and launch.rank == 0:

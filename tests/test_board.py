@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from nccl_bench.errors import LaunchError, WorldError
 from nccl_bench.launch.board import ABORT, Board, BoardServer, LineReader, encode, rank_ranges
-from nccl_bench.launch.client import Address, Meeting, meet, meet_alone
 from nccl_bench.launch.launchers import candidate_ports
+from nccl_bench.launch.meeting import Address, Meeting, meet, meet_alone
 
 
 def address(token: str, rank: int, world: int = 2, **changes: object) -> Address:

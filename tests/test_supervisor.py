@@ -579,3 +579,10 @@ def test_noise_is_kept_and_goes_to_stderr_at_once_only_on_request(job: Job) -> N
     loud = launch(job, 2, FAKE="0 say NCCL INFO hello", NCCL_DEBUG="INFO")
     job.end()
     assert loud[1].err.read_text() == "[rank 1] NCCL INFO hello\n"
+
+
+def test_a_flow_that_cannot_keep_the_last_point_still_ends_all_with_its_code(job: Job) -> None:
+    ranks = launch(job, 2, FAKE_RUN='{"throw_at_case": 2}')
+
+    assert job.end() == [2, 2]
+    assert ranks[1].finished["why"] == "the directory holds a run"

@@ -103,8 +103,8 @@ def _died(scene: _Scene, dead: Sequence[Json]) -> Verdict:
     first = max(dead, key=lambda fact: float(fact["for_s"]))
     exit_code = LaunchError.exit_code if scene.reached < 0 else WorldError.exit_code
     ends = Counter(_end(fact) for fact in dead)
-    when = "before the first case" if scene.reached < 0 else f"in {_case(max(int(first['case']), 0) if first['text'] else scene.reached, scene)}"
-    lines = [f"{collapse(dead)} died {when}", *(_row("died" if index == 0 else "", fact, scene) for index, fact in enumerate(dead[:MAX_NAMED]))]
+    rows = [_row("died" if index == 0 else "", fact, scene) for index, fact in enumerate(dead[:MAX_NAMED])]
+    lines = [f"{collapse(dead)} died {_when(first, scene)}", *rows]
     if len(dead) > MAX_NAMED:
         lines.append(_line("", f"and {len(dead) - MAX_NAMED} more: {collapse(dead[MAX_NAMED:])}"))
     if first["exit"] == -signal.SIGKILL:
@@ -112,6 +112,15 @@ def _died(scene: _Scene, dead: Sequence[Json]) -> Verdict:
     lines += [_line("", f"  at {call}") for call in first["stack"][:4]]
     lines += [f"  | {line}" for line in first["lines"][-MAX_NAMED:]]
     return _verdict(scene, exit_code, f"{collapse(dead)} died ({ends.most_common(1)[0][0]})", lines, "died", dead)
+
+
+def _when(fact: Json, scene: _Scene) -> str:
+    """In which case a rank died; of one that could not say it, in which one the others were."""
+    if scene.reached < 0:
+        return "before the first case"
+    if fact["phase"] == "done":
+        return "after the last case"
+    return f"in {_case(int(fact['case']) if int(fact['case']) >= 0 else scene.reached, scene)}"
 
 
 def _failed(scene: _Scene, failed: Sequence[Json]) -> Verdict:

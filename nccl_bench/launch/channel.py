@@ -283,7 +283,7 @@ class _Lines:
 def _nameless_file() -> int:
     """A file without a name, in memory where the system has that: a full disk must not break the page."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("nccl-bench")
+        return int(os.memfd_create("nccl-bench"))
     with tempfile.TemporaryFile(prefix="nccl-bench-") as file:
         return os.dup(file.fileno())
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TextIO
 
-from nccl_bench.errors import LaunchError
 from nccl_bench.launch.values import Event, Go, Message, Noise, Plan, Seat
 from nccl_bench.launch.workers import Worker, worker_environ
 
@@ -86,9 +85,9 @@ class Crew:
         for worker in self.workers.values():
             worker.ask_for_stack()
 
-    def facts(self, host: str) -> dict[int, Json]:
-        """What each worker was doing, for blame.py."""
-        return {rank: worker.fact(host) for rank, worker in self.workers.items()}
+    def facts(self, host: str, ranks: Iterable[int]) -> dict[int, Json]:
+        """What each rank was doing, for blame.py; without a worker yet, it was starting."""
+        return {rank: self.workers[rank].fact(host) if rank in self.workers else {"rank": rank, "host": host} for rank in ranks}
 
     def end(self, owner: Owner, patience_s: float) -> None:
         """Kill what is left; what was said before still counts."""
@@ -158,14 +157,3 @@ class Crew:
             return progress.overdue(now, overdue_s)
         idle = self.go_s is not None and progress.changed_s < self.go_s
         return idle and now > (self.go_s or now) + self._plan.meeting_s(self._world_size)
-
-
-def check_started(crew: Crew, owner: Owner, rank: int, local_rank: int, local_size: int | None) -> LaunchError | None:
-    """Start a worker unless it runs; the error where it cannot be started."""
-    if rank in crew.workers:
-        return None
-    try:
-        crew.start(owner, rank, local_rank, local_size)
-    except LaunchError as err:
-        return err
-    return None

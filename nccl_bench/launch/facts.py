@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from nccl_bench.launch.launchers import Launch
+from nccl_bench.launch.values import Plan
 
 Json = dict[str, Any]
 
@@ -14,7 +18,7 @@ VARIABLES: Final = (
     "SLURMD_NODENAME",
 )  # fmt: skip
 """Variables the ranks show each other."""
-_VERSION = re.compile(r"Module\s+([0-9][0-9.]*)")
+_VERSION = re.compile(r"Module(?:\s+for\s+\S+)?\s+([0-9][0-9.]*)")
 _DEVICE = re.compile(r"nvidia[0-9]+")
 
 
@@ -28,6 +32,12 @@ def host_facts(environ: Mapping[str, str], root: Path = Path("/")) -> Json:
         "gpu": {"driver": _driver(root), "devices": _devices(root), "slurm": _slurm_gpus(environ)},
         "env": {name: environ[name][:200] for name in VARIABLES if name in environ},
     }
+
+
+def join_facts(rank: int, local_rank: int | None, launch: Launch, plan: Plan, about_host: Json) -> Json:
+    """What a rank brings to the board: who it is, what it was asked to do, and its host."""
+    who = {"rank": rank, "host": launch.host, "pid": os.getpid(), "local_rank": local_rank}
+    return {**who, "offer": dict(plan.offer), "backend": plan.backend, **about_host}
 
 
 def expects_gpu(gpu: Mapping[str, Any]) -> bool:

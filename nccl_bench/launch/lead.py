@@ -70,9 +70,7 @@ class Lead:
     def _on_joins(self, joins: dict[int, Json], missing: str) -> None:
         self._joins = joins
         if missing:
-            ranks = [rank for rank in range(self._n) if rank not in joins]
-            why = absent(len(joins), self._n, missing, self._limit_s, self._launch.rank_hosts, ranks)
-            return self._refuse(WorldError(why, "see whether these ranks were started, and what they said"))
+            return self._refuse(absent(joins, self._n, self._limit_s, self._launch.rank_hosts))
         ordered = [joins[rank] for rank in sorted(joins)]
         error = unlike(ordered)
         if error is not None:

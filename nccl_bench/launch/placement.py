@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from nccl_bench.errors import LaunchError
+from nccl_bench.errors import LaunchError, WorldError
 from nccl_bench.launch.board import rank_ranges
 from nccl_bench.launch.values import Seat
 
@@ -78,12 +78,15 @@ def whom(ranks: Iterable[Mapping[str, Any]]) -> str:
     return f"{len(hosts)} hosts (x{len(known)} ranks, first {hosts[0]})"
 
 
-def absent(n_joined: int, world_size: int, missing: str, timeout_s: float, rank_hosts: Sequence[str], missing_ranks: Sequence[int]) -> str:
-    """"1 of 2 ranks joined in 60 s; missing: rank 1 (host h2)"."""
-    hosts = list(dict.fromkeys(rank_hosts[rank] for rank in missing_ranks if rank < len(rank_hosts)))
+def absent(joined: Collection[int], world_size: int, timeout_s: float, rank_hosts: Sequence[str]) -> WorldError:
+    """"1 of 2 ranks joined in 60 s; missing: rank 1 (host h2)"; `rank_hosts` is where each rank was put, () if unknown."""
+    absentees = [rank for rank in range(world_size) if rank not in joined]
+    missing = rank_ranges(absentees)
+    hosts = list(dict.fromkeys(rank_hosts[rank] for rank in absentees if rank < len(rank_hosts)))
     shown = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
     where = f" (host{'s' if len(hosts) > 1 else ''} {shown})" if hosts else ""
     if len(missing) > 60:
         missing = missing[:60].rsplit(",", 1)[0] + ", ..."
-    plural = "ranks" if len(missing_ranks) > 1 else "rank"
-    return f"{n_joined} of {world_size} ranks joined in {timeout_s:.0f} s; missing: {plural} {missing}{where}"
+    plural = "ranks" if len(absentees) > 1 else "rank"
+    why = f"{len(joined)} of {world_size} ranks joined in {timeout_s:.0f} s; missing: {plural} {missing}{where}"
+    return WorldError(why, "see whether these ranks were started, and what they said")

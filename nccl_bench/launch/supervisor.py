@@ -7,64 +7,35 @@ own. Rank 0's supervisor also decides for all (lead.py). Whatever happens, the l
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import os
 import selectors
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from nccl_bench.errors import BUG, InterruptedRun, LaunchError, NcclBenchError, WorldError
 from nccl_bench.launch import preflight
 from nccl_bench.launch.blame import Verdict, blame
 from nccl_bench.launch.board import ABORT, FACTS
-from nccl_bench.launch.client import Address, BoardClient, Meeting, is_loopback, meet, meet_alone, who_am_i
-from nccl_bench.launch.crew import Crew, check_started
-from nccl_bench.launch.facts import host_facts
-from nccl_bench.launch.launchers import Launch, candidate_ports
+from nccl_bench.launch.client import BoardClient
+from nccl_bench.launch.crew import Crew
+from nccl_bench.launch.facts import host_facts, join_facts
+from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.lead import Lead
+from nccl_bench.launch.meeting import Meeting, Search, address_of, meet_alone, who_am_i
 from nccl_bench.launch.placement import absent
 from nccl_bench.launch.signals import Signals
-from nccl_bench.launch.values import Event, Finished, Go, Plan, Seat, Started
+from nccl_bench.launch.timers import Timers
+from nccl_bench.launch.values import Event, Finished, Go, Limits, Plan, Seat, Started
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds of patience; together they stay below ten after a time-out."""
-
-    overdue_s: float = 2.0
-    """Past a worker's deadline before its supervisor steps in: the worker's own error says more."""
-    settle_s: float = 0.5
-    """After a failed collective: whoever caused it may be seen to die first, and stacks are written."""
-    facts_s: float = 3.0
-    """For the facts of all ranks to come."""
-    kill_s: float = 1.0
-    """For killed workers to be gone."""
-    leave_s: float = 2.0
-    """For rank 0 to have shown what happened: a launcher may kill all at the first exit code."""
-    linger_s: float = 10.0
-    """For a worker that said its last word to exit."""
-    grace_s: float = 5.0
-    """Beyond a common deadline, for whoever decides on it."""
-    tick_s: float = 0.2
-    """Between looks at the progress pages."""
-
-
 def supervise(
-    launch: Launch,
-    plan: Plan,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    check: preflight.Check = preflight.check,
-    stderr: TextIO | None = None,
-    limits: Limits | None = None,
+    launch: Launch, plan: Plan, environ: Mapping[str, str] = os.environ, *, check: preflight.Check = preflight.check,
+    stderr: TextIO | None = None, limits: Limits | None = None,
 ) -> Generator[Event, None, None]:
     """Run the workers of this process to the end that all ranks share; yields events, the last one is Finished.
 
@@ -84,14 +55,7 @@ class Supervisor:
     """The state of one run in one process."""
 
     def __init__(
-        self,
-        launch: Launch,
-        plan: Plan,
-        environ: Mapping[str, str],
-        check: preflight.Check,
-        stderr: TextIO | None,
-        limits: Limits,
-        signals: Signals,
+        self, launch: Launch, plan: Plan, environ: Mapping[str, str], check: preflight.Check, stderr: TextIO | None, limits: Limits, signals: Signals
     ) -> None:
         self._launch, self._plan, self._environ, self._check, self._limits, self._signals = launch, plan, environ, check, limits, signals
         self._alone = launch.launcher == "none"
@@ -101,19 +65,18 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._crew = Crew(plan, environ, self._world_size, self._selector, stderr)
         self._queue: deque[Event] = deque()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._call_off = threading.Event()
-        self._found: Meeting | NcclBenchError | None = None
+        self._timers = Timers()
+        self._search: Search | None = None
         self._meeting: Meeting | None = None
         self._lead: Lead | None = None
         self._seats: dict[int, Seat] = {}
+        self._ends: Json = {}
         self._went = False
         self._reason: Json | None = None
         """The first abort of the run; _own_reason is what went wrong here."""
         self._own_reason: Json | None = None
         self._verdict: Verdict | None = None
-        self._may_leave = self._hurry = False
+        self._may_leave = self._hurry = self._thrown = False
         self._interrupts = 0
 
     @property
@@ -127,24 +90,30 @@ class Supervisor:
         """Everything that happens, up to Finished."""
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
         self._begin()
-        error: NcclBenchError | None = None
         while self._verdict is None:
             self._turn()
-            while self._queue and error is None:
-                try:
-                    yield self._queue.popleft()
-                except NcclBenchError as err:
-                    error = err
-                    self._fail(err)
+            yield from self._queued()
         self._crew.end(self, self._limits.kill_s)
-        while self._queue and error is None:
-            yield self._queue.popleft()
+        yield from self._queued()
         self._wait_for_leave()
         verdict = self._verdict
-        yield Finished(
+        finished = Finished(
             exit_code=verdict.exit_code, why=verdict.why, lines=verdict.lines, hang=verdict.hang,
             kept={rank: tuple(worker.kept) for rank, worker in self._crew.workers.items()},
         )  # fmt: skip
+        try:
+            yield finished
+        except NcclBenchError:
+            yield finished
+
+    def _queued(self) -> Generator[Event, None, None]:
+        """What happened so far; nothing any more once the flow has thrown an error."""
+        while self._queue and not self._thrown:
+            try:
+                yield self._queue.popleft()
+            except NcclBenchError as err:
+                self._thrown = True
+                self._fail(err)
 
     def emit(self, event: Event) -> None:
         """Hand an event to the flow."""
@@ -152,17 +121,17 @@ class Supervisor:
 
     def after(self, seconds: float, then: Callable[[], None]) -> None:
         """Call `then` in so many seconds, unless the run is over."""
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), then))
+        self._timers.after(seconds, then)
 
     def _turn(self) -> None:
-        now = time.monotonic()
-        next_timer = self._timers[0][0] if self._timers else now + self._limits.tick_s
-        for key, _ in self._selector.select(max(0.0, min(self._limits.tick_s, next_timer - now))):
+        self._post_ends()
+        for key, _ in self._selector.select(self._timers.wait_s(self._limits.tick_s)):
             key.data()
         self._pump()
         self._crew.look(self, self._limits.overdue_s, self._limits.linger_s)
-        while self._timers and self._timers[0][0] <= time.monotonic() and self._verdict is None:
-            heapq.heappop(self._timers)[2]()
+        for call in self._timers.due():
+            if self._verdict is None:
+                call()
 
     def _pump(self) -> None:
         board = self._board
@@ -185,25 +154,7 @@ class Supervisor:
         if self._world_size == len(self._ranks):
             self._on_met(meet_alone("", who_am_i(launch.host), self._ranks))
             return
-        token = f"{launch.token}#{self._plan.run_index}"
-        may_hold = launch.rank == 0 if is_loopback(launch.board_host) else launch.local_rank in (0, None)
-        address = Address(
-            host=launch.board_host, ports=candidate_ports(token), token=token, ranks=self._ranks, world_size=self._world_size,
-            who=who_am_i(launch.host), may_hold=may_hold,
-        )  # fmt: skip
-        threading.Thread(target=self._find_board, args=(address,), name="nccl-bench-meet", daemon=True).start()
-
-    def _find_board(self, address: Address) -> None:
-        """The thread that looks for the board: names may take seconds to resolve, and connections to be refused."""
-        try:
-            found: Meeting | NcclBenchError = meet(address, self._plan.meeting_s(self._world_size), self._call_off)
-        except NcclBenchError as err:
-            found = err
-        if self._call_off.is_set() and isinstance(found, Meeting):
-            found.leave()
-            return
-        self._found = found
-        self._signals.wake()
+        self._search = Search(address_of(launch, self._plan.run_index), self._plan.meeting_s(self._world_size), self._signals.wake)
 
     def _on_found(self, found: Meeting | NcclBenchError) -> None:
         if isinstance(found, Meeting):
@@ -227,12 +178,8 @@ class Supervisor:
             self.after(self._limits.facts_s, self._if_the_board_is_silent)
         about_host = host_facts(self._environ)
         for index, rank in enumerate(self._ranks):
-            join = {
-                "rank": rank, "host": launch.host, "pid": os.getpid(), "local_rank": index if self._alone else launch.local_rank,
-                "offer": dict(self._plan.offer), "backend": self._plan.backend, **about_host,
-            }  # fmt: skip
             board.wait(f"seat/{rank}", self._on_seat)
-            board.set({f"join/{rank}": join})
+            board.set({f"join/{rank}": join_facts(rank, index if self._alone else launch.local_rank, launch, self._plan, about_host)})
             worker = self._crew.workers.get(rank)
             if worker is not None and worker.hello is not None:
                 self.on_hello(rank, worker.hello)
@@ -250,16 +197,14 @@ class Supervisor:
             board.collect("join", self._world_size, 0.0, self._on_missing)
             self.after(self._limits.grace_s, lambda: self._on_missing({}, ""))
 
-    def _on_missing(self, joins: dict[int, Any], missing: str) -> None:
+    def _on_missing(self, joins: dict[int, Any], _: str) -> None:
         if self._seats:
             return
         limit_s = self._plan.meeting_s(self._world_size)
         if not joins or 0 in joins:
             self._decide_here(WorldError(f"rank 0 did not say anything for {limit_s:.0f} s", "see whether its process is stopped, or its host down"))
-            return
-        ranks = [rank for rank in range(self._world_size) if rank not in joins]
-        text = absent(len(joins), self._world_size, missing, limit_s, self._launch.rank_hosts, ranks)
-        self._decide_here(WorldError(text, "see whether these ranks were started, and what they said"))
+        else:
+            self._decide_here(absent(joins, self._world_size, limit_s, self._launch.rank_hosts))
 
     def _on_seat(self, value: Json) -> None:
         seat = Seat(**value)
@@ -273,11 +218,12 @@ class Supervisor:
             self._decide_here(WorldError("rank 0 met the others, but never said go", "see whether its process is stopped, or its host down"))
 
     def _start(self, rank: int, local_rank: int, local_size: int | None) -> None:
-        if self._verdict is not None:
-            return
-        error = check_started(self._crew, self, rank, local_rank, local_size)
-        if error is not None:
-            self._fail(error)
+        """Start a worker, unless it runs already or all is over."""
+        if self._verdict is None and rank not in self._crew.workers:
+            try:
+                self._crew.start(self, rank, local_rank, local_size)
+            except LaunchError as err:
+                self._fail(err)
 
     # ---- what the workers and rank 0 say
 
@@ -293,8 +239,13 @@ class Supervisor:
 
     def on_done(self, ends: Json) -> None:
         """The local workers ended well; the others' end is awaited, but not for ever."""
-        if self._board is not None:
-            self._board.set({f"end/{rank}": {"exit_code": int(end.get("exit_code", 0)), "why": end.get("why", "")} for rank, end in ends.items()})
+        self._ends = {f"end/{rank}": {"exit_code": int(end.get("exit_code", 0)), "why": end.get("why", "")} for rank, end in ends.items()}
+
+    def _post_ends(self) -> None:
+        """The end is told once the flow has taken all that came before it: keeping that may still fail."""
+        if self._ends and self._board is not None:
+            self._board.set(self._ends)
+            self._ends = {}
             patience_s = max(self._plan.timeout_s, 60.0) + self._limits.grace_s
             self.after(patience_s, lambda: self.abort({"kind": "hang", "rank": self._ranks[0]}))
 
@@ -356,11 +307,8 @@ class Supervisor:
         self.after(wait_s + self._limits.facts_s + 1.0, self._decide_from_here)
 
     def _facts(self) -> dict[int, Json]:
-        """What the ranks of this process were doing; without a worker yet, they were starting."""
-        host = self._launch.host
-        found = self._crew.facts(host)
-        for rank in self._ranks:
-            found.setdefault(rank, {"rank": rank, "host": host, "state": "alive"})
+        """What the ranks of this process were doing."""
+        found = self._crew.facts(self._launch.host, self._ranks)
         if self._own_reason is not None and "error" in self._own_reason:
             found[self._ranks[0]]["error"] = self._own_reason["error"]
         return found
@@ -411,8 +359,8 @@ class Supervisor:
                 return
             self._pump()  # what others said first counts
             self.abort({"kind": "signal", "rank": self._ranks[0], "signal": number})
-        found, self._found = self._found, None
-        if found is not None and self._verdict is None:
+        found = None if self._search is None or self._verdict is not None else self._search.take()
+        if found is not None:
             self._on_found(found)
 
     def _wait_for_leave(self) -> None:
@@ -430,7 +378,8 @@ class Supervisor:
 
     def close(self) -> None:
         """Leave nothing behind; the board's holder goes last."""
-        self._call_off.set()
+        if self._search is not None:
+            self._search.call_off()
         if self._lead is not None:
             self.announce(Verdict(exit_code=BUG, why="rank 0 stopped listening", lines=("rank 0 stopped listening to its workers",)))
             if self._board is not None:

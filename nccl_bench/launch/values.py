@@ -1,4 +1,4 @@
-"""The frozen values of this room: what a run is asked to do (Plan), what was agreed (Go, Seat), what happens (events).
+"""The frozen values of this room: what a run is asked to do (Plan, Limits), what was agreed (Go, Seat), what happens (events).
 
 Messages between worker and supervisor are JSON objects with a "type" (channel.py carries them):
 
@@ -50,6 +50,28 @@ class Plan:
     def meeting_s(self, world_size: int) -> float:
         """Seconds the ranks have to meet (CONTRACT.md, -T)."""
         return max(self.timeout_s, 60.0) + 0.03 * world_size if self.meet_s is None else self.meet_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds of patience; together they stay below ten after a time-out."""
+
+    overdue_s: float = 2.0
+    """Past a worker's deadline before its supervisor steps in: the worker's own error says more."""
+    settle_s: float = 0.5
+    """After a failed collective: whoever caused it may be seen to die first, and stacks are written."""
+    facts_s: float = 3.0
+    """For the facts of all ranks to come."""
+    kill_s: float = 1.0
+    """For killed workers to be gone."""
+    leave_s: float = 2.0
+    """For rank 0 to have shown what happened: a launcher may kill all at the first exit code."""
+    linger_s: float = 10.0
+    """For a worker that said its last word to exit."""
+    grace_s: float = 5.0
+    """Beyond a common deadline, for whoever decides on it."""
+    tick_s: float = 0.2
+    """Between looks at the progress pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
