@@ -175,7 +175,7 @@ def read_log(text: Text) -> Log:
     n_lines = text.text.count("\n") + 1
     pending: list[Failure] = []
     elided: list[int] = []
-    for line in text.lines():
+    for line in text.lines(_is_dull):
         if not line.text:
             continue
         reader = readers.get(line.label) or readers.setdefault(line.label, _Reader(line.label))
@@ -196,6 +196,11 @@ def read_log(text: Text) -> Log:
     for run in log.runs:
         run.elided = [number for number in elided if run.rows and run.table_line < number < run.rows[-1].line]
     return log
+
+
+def _is_dull(line: str) -> bool:
+    """Whether a line is one of the many of NCCL_DEBUG=INFO that say nothing here."""
+    return "NCCL INFO" in line and not any(word in line for word in ("nranks", "version", "Using network", "set by environment"))
 
 
 def _share_out(failures: list[Failure], runs: list[TestRun]) -> list[Failure]:

@@ -258,7 +258,7 @@ def _step(word: str) -> float:
     return float(10.0 ** (power - decimals))
 
 
-_ANY_ROW = re.compile(rf"(?m)^[^\n]{{0,200}}?(?:^|[\s:>|\]#])\d+[ \t]+\d+[ \t]+{_TYPES}[ \t]")
+_ANY_ROW = re.compile(rf"\d[ \t]+\d+[ \t]+{_TYPES}[ \t]")
 
 
 def has_rows(text: str) -> bool:

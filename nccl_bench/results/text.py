@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,9 +51,11 @@ class Text:
     ends: bool
     """Whether the last line is ended by a newline: where not, its last word may be cut."""
 
-    def lines(self) -> Iterator[Line]:
-        """The lines with their numbers from 1; what a lone carriage return overwrote is a line of the same number."""
+    def lines(self, dull: Callable[[str], bool] = lambda _: False) -> Iterator[Line]:
+        """The lines with their numbers from 1, but for those that are `dull`; what a lone carriage return overwrote is a line of the same number."""
         for number, raw in enumerate(self.text.split("\n"), start=1):
+            if dull(raw):
+                continue
             for part in raw.split("\r") if "\r" in raw else (raw,):
                 label, rest = split_label(part[:MAX_LINE])
                 yield Line(number, label, rest.rstrip())

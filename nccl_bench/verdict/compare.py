@@ -154,7 +154,8 @@ def _measured(item: Match) -> dict[str, Any]:
     base, new = item.base, item.new
     if base is None or new is None:
         raise ValueError("a case without its like has no ratio")
-    times = [[time_of(found, base, new) for found in arm.found] for arm in (base, new)]
+    by_mean = uses_mean(base, new)
+    times = [[time_of(found, by_mean=by_mean) for found in arm.found] for arm in (base, new)]
     rates = [_rates(arm) for arm in (base, new)]
     by_rate = base.imported and new.imported and all(rates) and min(map(min, rates)) >= MIN_PRINTED_GBps
     means = [math.fsum(values) / len(values) for values in (rates if by_rate else times)]
@@ -163,7 +164,7 @@ def _measured(item: Match) -> dict[str, Any]:
         "ratio": 1 / (1 + change),
         "change_frac": change,
         "by": "busbw" if by_rate else "time",
-        "over_ranks": "mean" if uses_mean(base, new) else "max" if base.is_max else None,
+        "over_ranks": "mean" if by_mean else "max" if base.is_max else None,
         "base_time_us": math.fsum(times[0]) / len(times[0]),
         "new_time_us": math.fsum(times[1]) / len(times[1]),
         "base_busbw_GBps": math.fsum(rates[0]) / len(rates[0]) if rates[0] else None,

@@ -85,9 +85,9 @@ def _among(base: Arm, new: Arm) -> tuple[float, float] | None:
     df = len(base.found) + len(new.found) - 2
     if df < 1:
         return None
-    total = 0.0
+    total, by_mean = 0.0, uses_mean(base, new)
     for arm in (base, new):
-        logs = [math.log(time_of(item, base, new)) for item in arm.found]
+        logs = [math.log(time_of(item, by_mean=by_mean)) for item in arm.found]
         mean = math.fsum(logs) / len(logs)
         total += math.fsum((value - mean) ** 2 for value in logs)
     return total / df, float(df)
@@ -106,9 +106,9 @@ def uses_mean(base: Arm, new: Arm) -> bool:
     return not (base.is_max and new.is_max) and base.has_mean and new.has_mean
 
 
-def time_of(item: Measurement, base: Arm, new: Arm) -> float:
-    """The time of a measurement that both arms have, µs."""
-    return item.mean_us if uses_mean(base, new) and item.mean_us is not None else item.median_us
+def time_of(item: Measurement, *, by_mean: bool) -> float:
+    """The time of a measurement, µs: the mean over ranks, or the median of the maximum over ranks."""
+    return item.mean_us if by_mean and item.mean_us is not None else item.median_us
 
 
 def neighbours_noise(ratios: Sequence[tuple[object, int, float, float]]) -> dict[bool, Noise]:
