@@ -46,6 +46,8 @@ def ideal(
     sources = [bool(from_ or sysfs_root), gpus is not None, system is not None]
     if sum(sources) > 1:
         raise UsageError("--from, --gpus and --system each name the hardware", "give one of them")
+    if any(sources[1:]) and (gpu is not None or groups is not None):
+        raise UsageError("--gpu and --groups belong to a source that is read", "--gpus and --system name the model; use --racks for places")
     topology = _named(gpus, nics, nodes, system) if any(sources[1:]) else _read(from_ or [], sysfs_root, gpu, groups, nics, nodes)
     topology = _with_racks(topology, racks, oversubscription)
     found = ceilings(topology, None, os.environ, dtype=find_dtype(dtype).name, op=find_op(op), sharp=True if sharp else None)

@@ -79,7 +79,7 @@ def here(environ: Mapping[str, str], **roots: Any) -> Topology:
     node = node_here(environ, **roots)
     if not node.gpus and not any(nic.link_layer in RDMA for nic in node.nics or ()):
         why = next((text for text in node.warnings if text.startswith("no GPU")), "no GPU is known here")
-        raise DetectError(f"{node.label}: {why}, and no RDMA port is there", "read another machine's files with --from, or a copied /sys with --sysfs-root")
+        raise DetectError(f"{node.label}: {why}, and no RDMA port is there", "read the files of another machine: --from, --sysfs-root")
     return Topology(nodes=(node,), sources=tuple(dict.fromkeys(source for _fact, source in node.facts)))
 
 

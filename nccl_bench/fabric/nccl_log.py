@@ -333,6 +333,16 @@ def _network(seen: _Reading) -> Network:
     )
 
 
+def socket_warning(found: Network, node: Node) -> str | None:
+    """The loud one: NCCL talks TCP between nodes of a machine whose RDMA ports are up. None where it does not."""
+    ports = [nic.label for nic in node.nics or () if nic.link_layer not in (None, "Ethernet") and nic.state in ("ACTIVE", None)]
+    if found.name != "Socket" or found.n_nodes == 1 or not ports:
+        return None
+    where = ", ".join(found.interfaces) or "an interface that it does not name"
+    up = f"{len(ports)} RDMA ports are up ({', '.join(ports[:8])})"
+    return f"NCCL uses TCP (Socket over {where}) although {up}: is libibverbs or the plug-in missing?"
+
+
 def _network_warnings(seen: _Reading) -> list[str]:
     warnings = []
     if set(seen.names) == {"Socket"} and not (seen.shape and seen.shape[1] == 1):

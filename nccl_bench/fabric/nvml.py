@@ -6,7 +6,7 @@ What NVML does not answer stays unknown. Call names, field numbers and enums: nv
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -100,7 +100,6 @@ def _gpu(nvml: Any, handle: Any, index: int, buses: dict[str | None, int]) -> tu
     mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     link, ends, warnings = _links(nvml, handle, index, buses)
-    numa = _ask(nvml, "nvmlDeviceGetNumaNodeId", handle)
     clique, degraded = _fabric(nvml, handle)
     if degraded:
         warnings.append(f"GPU {index}: the NVLink fabric says that its bandwidth is degraded")
@@ -112,7 +111,6 @@ def _gpu(nvml: Any, handle: Any, index: int, buses: dict[str | None, int]) -> tu
         cc=None if cc is None else 10 * int(cc[0]) + int(cc[1]),
         nvlink=link,
         pcie=_slot(nvml, handle),
-        numa=numa if isinstance(numa, int) and 0 <= numa < 4096 else None,
         clique=clique,
         mig=None if mig is None else bool(mig[0]),
         memory_nbytes=None if memory is None else int(memory.total),
@@ -229,23 +227,3 @@ def _text(value: Any) -> str | None:
     if value is None:
         return None
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def visible(node: Node, environ_value: str | None) -> Node:
-    """The node with the GPUs that CUDA_VISIBLE_DEVICES leaves, by number or UUID (prefixes allowed, as CUDA does)."""
-    if environ_value is None or node.gpus is None:
-        return node
-    words = [word.strip() for word in environ_value.split(",")]
-    kept = []
-    for word in words:
-        gpu = next((gpu for gpu in node.gpus if _is(gpu, word)), None)
-        if gpu is None:
-            break
-        kept.append(gpu)
-    return replace(node, gpus=tuple(kept))
-
-
-def _is(gpu: Gpu, word: str) -> bool:
-    if word.isdecimal():
-        return gpu.index == int(word)
-    return bool(word) and gpu.uuid is not None and gpu.uuid.startswith(word)

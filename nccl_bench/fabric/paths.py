@@ -38,16 +38,29 @@ def _inner_parts(shape: Shape, effective: bool) -> list[Part]:
     return found
 
 
-def _shared_intake(shape: Shape, effective: bool) -> Bound | None:
-    """What may enter all GPUs of a domain together, a GPU: links and NICs (L + b); through slots alone where links do not join all."""
-    bounds_found = []
-    for domain in shape.kinds:
-        rates = _rates(domain, effective)
-        if domain.size > 1:
-            by_slot = rates.net if domain.whole else sum(rates.slots)
-            words = domain.link_words if domain.whole else domain.slot_words
-            bounds_found.append(Bound((sum(rates.links) + (by_slot if shape.many or not domain.whole else 0.0)) / domain.size, words))
-    return least(*bounds_found) if bounds_found else None
+def _intake(shape: Shape, domain: Domain, rates: Rates) -> float:
+    """What may enter all GPUs of a domain together: links and NICs; through slots alone where links do not join all."""
+    by_slot = rates.net if domain.whole else sum(rates.slots)
+    return sum(rates.links) + (by_slot if shape.many or not domain.whole else 0.0)
+
+
+def _member_words(domain: Domain) -> str:
+    return domain.link_words if domain.whole else domain.slot_words
+
+
+def _shared_intake(shape: Shape) -> Bound | None:
+    """The same a GPU, in the narrowest domain (L + b); line."""
+    found = [Bound(_intake(shape, kind, kind.line) / kind.size, _member_words(kind)) for kind in shape.kinds if kind.size > 1]
+    return least(*found) if found else None
+
+
+def _mean_intake(shape: Shape) -> Bound | None:
+    """The same a GPU over all domains: ranks that take in little may leave the adding up to others; line."""
+    if all(kind.size == 1 for kind in shape.kinds):
+        return None
+    total = sum(_intake(shape, domain, domain.line) for domain in shape.domains)
+    narrow = min((kind for kind in shape.kinds if kind.size > 1), key=lambda kind: _intake(shape, kind, kind.line) / kind.size)
+    return Bound(total / shape.n, _member_words(narrow))
 
 
 def ring(shape: Shape, *, effective: bool) -> Bound:
@@ -88,12 +101,12 @@ def in_switches(shape: Shape) -> Bound:
 
 def _combine(shape: Shape, *, in_switches: bool) -> Bound:
     n = shape.n
-    intake = _shared_intake(shape, effective=False)
-    if intake is not None and in_switches:
-        intake = Bound(2 * (n - 1) / n * intake.GBps, intake.words)
+    intake = _shared_intake(shape)
+    each = None if intake is None else Bound(2 * (n - 1) / n * intake.GBps, intake.words)
     cuts = [bounds.all_reduce_in_fabric(n, [part, part]) for part in _inner_parts(shape, effective=False)]
     return least(
-        intake,
+        None if in_switches else _mean_intake(shape),
+        each,
         *cuts,
         bounds.all_reduce_at_ends(n, _domain_parts(shape, effective=False)),
         bounds.all_reduce_at_ends(n, _rack_parts(shape, effective=False)),
@@ -117,7 +130,7 @@ def exchange(shape: Shape, *, effective: bool) -> Bound:
     """all_to_all over GPUs, inner cuts, domains and racks."""
     n = shape.n
     inner = _inner_parts(shape, effective)
-    intake = _shared_intake(shape, effective) if not effective else _slowest_member(shape)
+    intake = _slowest_member(shape) if effective else _shared_intake(shape)
     return least(
         intake, bounds.exchange(n, inner), bounds.exchange(n, _domain_parts(shape, effective)), bounds.exchange(n, _rack_parts(shape, effective))
     )

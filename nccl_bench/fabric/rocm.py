@@ -38,7 +38,7 @@ def parse(text: str) -> Node:
 
 def _blocks(text: str) -> list[tuple[str, str]]:
     marks = list(_TITLE.finditer(text))
-    return [(mark[1], text[mark.end() : after.start() if after else len(text)]) for mark, after in zip(marks, [*marks[1:], None], strict=True)]
+    return [(mark[1], text[mark.end() : after.start() if after else len(text)]) for mark, after in zip(marks, [*marks[1:], None], strict=False)]
 
 
 def _matrix(block: str) -> dict[int, tuple[str, ...]]:

@@ -81,20 +81,29 @@ def _by_kind(rdma: Mapping[int, Nic]) -> dict[int, str]:
         layers[nic.link_layer or ""] = layers.get(nic.link_layer or "", 0.0) + (nic.rate_gbit or 1.0)
     most = max(layers, key=lambda layer: layers[layer])
     near = any(is_near(nic) for nic in rdma.values())
-    fastest = max((nic.rate_gbit or 0.0 for nic in rdma.values() if (nic.link_layer or "") == most), default=0.0)
+    usual = _usual_rate([nic for nic in rdma.values() if (nic.link_layer or "") == most])
     for at, nic in rdma.items():
         if (nic.link_layer or "") != most and nic.link_layer is not None:
             reasons[at] = f"{nic.link_layer} among {most or 'other'} ports: storage or management"
         elif near and nic.gpus == ():
             reasons[at] = "nearest to no GPU: storage or front end"
-        elif nic.rate_gbit is not None and nic.rate_gbit < fastest and _spare(nic, rdma.values(), fastest):
-            reasons[at] = f"{nic.rate_gbit:g}G among ports of {fastest:g}G: storage or front end"
+        elif nic.rate_gbit is not None and nic.rate_gbit < usual and _spare(nic, rdma.values(), usual):
+            reasons[at] = f"{nic.rate_gbit:g}G among ports of {usual:g}G: storage or front end"
     return reasons
 
 
-def _spare(slow: Nic, others: Iterable[Nic], fastest: float) -> bool:
+def _usual_rate(nics: Iterable[Nic]) -> float:
+    """The rate that most of the bandwidth has, Gbit/s."""
+    totals: dict[float, float] = {}
+    for nic in nics:
+        if nic.rate_gbit is not None:
+            totals[nic.rate_gbit] = totals.get(nic.rate_gbit, 0.0) + nic.rate_gbit
+    return max(totals, key=lambda rate: totals[rate], default=0.0)
+
+
+def _spare(slow: Nic, others: Iterable[Nic], usual: float) -> bool:
     """Whether a slow port is another kind of card, or every GPU it serves has a fast port as near; else it is a rail trained down."""
-    fast = [nic for nic in others if nic.rate_gbit == fastest]
+    fast = [nic for nic in others if nic.rate_gbit == usual]
     if slow.gpus:
         return all(any(gpu in (nic.gpus or ()) for nic in fast) for gpu in slow.gpus)
     return slow.model is not None and all(nic.model is not None and nic.model != slow.model for nic in fast)
