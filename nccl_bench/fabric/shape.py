@@ -54,15 +54,16 @@ def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapp
     domains: list[Domain] = []
     racks: list[str | None] = []
     known: dict[object, Domain] = {}
+    alike: dict[Domain, Domain] = {}
     for number, group in enumerate(groups.values()):
         for at, rank in enumerate(group):
             places[rank] = (number, at)
         inside: list[Member] = [(members[rank][1], members[rank][2]) for rank in group]
-        domains.append(_cached(known, inside, rules))
+        domains.append(_cached(known, alike, inside, rules))
         racks.append(members[group[0]][1].rack or members[group[0]][1].leaf)
     _refuse_unknown_net(domains)
     line, eff = _rack_parts(domains, racks, topology.oversubscription)
-    told = tuple(dict.fromkeys((*topology.assumptions, *(text for domain in known.values() for text in domain.assumptions))))
+    told = tuple(dict.fromkeys((*topology.assumptions, *(text for domain in alike for text in domain.assumptions))))
     kinds = tuple({id(domain): domain for domain in domains}.values())
     return Shape(n=len(members), domains=tuple(domains), kinds=kinds, places=tuple(places), racks=line, racks_eff=eff, assumptions=told)
 
@@ -94,13 +95,14 @@ def _members(topology: Topology, ranks: Iterable[RankPlace] | None) -> list[Plac
     return found
 
 
-def _cached(known: dict[object, Domain], members: Sequence[Member], rules: Rules) -> Domain:
+def _cached(known: dict[object, Domain], alike: dict[Domain, Domain], members: Sequence[Member], rules: Rules) -> Domain:
     """Equal nodes are reckoned once: a cluster has thousands of them."""
     nodes = list(dict.fromkeys(id(node) for node, _gpu in members))
     key = (tuple(nodes), tuple((nodes.index(id(node)), gpu.index) for node, gpu in members)) if len(nodes) == 1 else None
     if key is not None and key in known:
         return known[key]
-    domain = build(members, rules)
+    built = build(members, rules)
+    domain = alike.setdefault(built, built)
     known[key if key is not None else len(known)] = domain
     return domain
 
