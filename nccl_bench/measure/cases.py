@@ -13,7 +13,7 @@ from nccl_bench.records import Case, Clock
 
 SLOT_ALIGN = 512
 """Buffers start at multiples of 512 B, as cudaMalloc'd ones do at least at 256 B (CUDA C programming guide, device memory accesses)."""
-PREMUL_DTYPES = ("float16", "float32", "bfloat16", "float64")
+PREMUL_DTYPES = ("float16", "float32", "float64")
 """What torch's NCCL backend takes for PREMUL_SUM (ProcessGroupNCCL's getNcclReduceOp)."""
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from nccl_bench.measure.world import World
 
 SPEC = "NCCL_BENCH_SPEC"
-POOL_NBYTES = {"nccl": 4 << 30, "gloo": 256 << 20}
-"""What slots of smaller cases may take: on a GPU 64 of 32 MiB, or the 4 of a case below 1 ms, both ways."""
+POOL_NBYTES = {"nccl": 8 << 30, "gloo": 256 << 20}
+"""What slots of smaller cases may take: on a GPU 64 of 64 MiB both ways."""
 
 
 def main(prepare: Prepare | None = None, environ: Mapping[str, str] = os.environ) -> int:
