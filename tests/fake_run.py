@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -23,6 +24,8 @@ WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
 def main() -> int:
     options = json.loads(os.environ.get("FAKE_RUN", "{}"))
+    if "IGNORE" in os.environ:
+        signal.signal(signal.Signals[os.environ["IGNORE"]], signal.SIG_IGN)
     try:
         launch = from_environ(os.environ)
     except NcclBenchError as err:

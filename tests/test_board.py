@@ -93,7 +93,7 @@ def test_a_client_that_goes_without_a_bye_is_published_and_one_that_says_bye_is_
 
 def test_a_rank_that_two_processes_claim_is_told_to_both(token: str) -> None:
     with meeting(address(token, 0, who="h1:1")) as first, meeting(address(token, 0, who="h1:2")) as second:
-        expected = {"kind": "clash", "why": "rank 0 claimed by 2 processes: h1:1 and h1:2"}
+        expected = {"kind": "clash", "why": "rank 0 claimed by 2 processes: h1:1 and h1:2", "ranks": [0]}
 
         assert first.client.get(ABORT, 5) == second.client.get(ABORT, 5) == expected
         assert second.server is None, "a taken port that is ours is joined, not passed over"

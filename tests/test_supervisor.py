@@ -219,7 +219,8 @@ def test_a_worker_killed_in_a_case_ends_4_everywhere_and_is_named(job: Job) -> N
     ranks = launch(job, 3, FAKE_1="1 kill", FAKE="1 wait", FAKE_TIMEOUT="30")
 
     assert job.end() == [4, 4, 4]
-    assert ranks[0].finished["why"] == "rank 1 died (signal 9)"
+    assert {rank.finished["why"] for rank in ranks} == {"rank 1 died (signal 9)"}
+    assert [bool(rank.finished["lines"]) for rank in ranks] == [True, False, False], "one rank speaks for all"
     assert ranks[0].finished["hang"]["situation"] == "died"
     assert ranks[0].points() == [0], "what was measured before is kept"
 
@@ -360,6 +361,7 @@ def test_rank_0s_supervisor_killed_is_named_by_everybody_else(job: Job) -> None:
     for rank in ranks[1:]:
         assert rank.finished["why"].startswith("rank 0 (")
         assert "is gone" in rank.finished["why"]
+        assert rank.finished["lines"], "rank 0 cannot say it"
 
 
 def test_a_stopped_supervisor_does_not_hang_the_others(job: Job) -> None:
@@ -437,6 +439,23 @@ def test_ctrl_c_twice_ends_at_once_even_where_the_board_is_silent(job: Job) -> N
     job.end()
 
 
+def test_ctrl_c_reaches_ranks_that_a_script_put_into_the_background(job: Job) -> None:
+    """A shell without job control lets its background jobs ignore SIGINT."""
+    rank = job.start({**place(0, 1), "FAKE": "1 wait", "FAKE_TIMEOUT": "30", "IGNORE": "SIGINT"})
+    rank.until("Message", content="point")
+    rank.process.send_signal(signal.SIGINT)
+
+    assert job.end() == [130]
+
+
+def test_nohup_is_heeded(job: Job) -> None:
+    rank = job.start({**place(0, 1), "FAKE": "1 sleep 1", "FAKE_TIMEOUT": "30", "IGNORE": "SIGHUP"})
+    rank.until("Message", content="point")
+    rank.process.send_signal(signal.SIGHUP)
+
+    assert job.end() == [0]
+
+
 def test_a_signal_while_the_ranks_meet_ends_at_once(job: Job) -> None:
     rank = launch(job, 2, missing=(1,))[0]
     time.sleep(0.5)
@@ -478,7 +497,7 @@ def test_a_rank_claimed_twice_ends_3_on_both_within_seconds(job: Job) -> None:
 
     assert job.end(15) == [3, 3]
     for rank in job.ranks:
-        assert rank.finished["why"].startswith("rank 0 claimed by 2 processes: ")
+        assert rank.finished["lines"][0].startswith("rank 0 claimed by 2 processes: ")
         assert all(f":{one.process.pid}" in rank.finished["why"] for one in job.ranks)
 
 

@@ -165,7 +165,7 @@ class Board:
             if other is not None and other is not self.clients[client]:
                 problem = f"rank {rank} claimed by 2 processes: {other.who} and {who}"
         if problem is not None and ABORT not in self._values:
-            replies += self._set({ABORT: {"kind": "clash", "why": problem}}, now)
+            replies += self._set({ABORT: {"kind": "clash", "why": problem, "ranks": list(ranks)}}, now)
         return replies
 
     def _set(self, values: Json, now: float) -> Replies:

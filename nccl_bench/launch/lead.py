@@ -11,6 +11,7 @@ from nccl_bench.errors import NcclBenchError, WorldError
 from nccl_bench.launch.blame import Verdict, blame
 from nccl_bench.launch.board import FACTS
 from nccl_bench.launch.client import BoardClient
+from nccl_bench.launch.ending import verdict_of
 from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.placement import absent, seats, unlike, whom
 from nccl_bench.launch.preflight import Check
@@ -111,4 +112,4 @@ class Lead:
         self._owner.announce(Verdict(exit_code=int(worst["exit_code"]), why=why, lines=(why,) if why else ()))
 
     def _refuse(self, error: NcclBenchError) -> None:
-        self._owner.announce(Verdict(exit_code=error.exit_code, why=error.why, lines=(error.why, *error.hints)))
+        self._owner.announce(verdict_of(error))

@@ -12,6 +12,8 @@ from typing import Any, Self
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end a run: Ctrl-C, the scheduler or the launcher, a lost terminal."""
 
+_HANGUP = getattr(signal, "SIGHUP", None)
+
 
 def _noted(number: int, frame: FrameType | None) -> None:
     """The wake-up pipe has it."""
@@ -33,8 +35,8 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in (*ENDING, signal.SIGCHLD):
-                # What was ignored stays so (nohup, background jobs of a shell), but for our children.
-                if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+                # nohup's wish is kept. A script's background jobs ignore SIGINT too, but Ctrl-C is meant for ranks started like that.
+                if number != _HANGUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._old[number] = signal.signal(number, _noted)
         return self
 

@@ -21,6 +21,7 @@ from nccl_bench.launch.blame import Verdict, blame
 from nccl_bench.launch.board import ABORT, FACTS
 from nccl_bench.launch.client import BoardClient
 from nccl_bench.launch.crew import Crew
+from nccl_bench.launch.ending import Ending, rank_0_is_silent, verdict_of
 from nccl_bench.launch.facts import host_facts, join_facts
 from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.lead import Lead
@@ -75,7 +76,7 @@ class Supervisor:
         self._reason: Json | None = None
         """The first abort of the run; _own_reason is what went wrong here."""
         self._own_reason: Json | None = None
-        self._verdict: Verdict | None = None
+        self._ending = Ending(launch)
         self._may_leave = self._hurry = self._thrown = False
         self._interrupts = 0
 
@@ -90,13 +91,13 @@ class Supervisor:
         """Everything that happens, up to Finished."""
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
         self._begin()
-        while self._verdict is None:
+        while self._ending.verdict is None:
             self._turn()
             yield from self._queued()
         self._crew.end(self, self._limits.kill_s)
         yield from self._queued()
         self._wait_for_leave()
-        verdict = self._verdict
+        verdict = self._ending.verdict
         finished = Finished(
             exit_code=verdict.exit_code, why=verdict.why, lines=verdict.lines, hang=verdict.hang,
             kept={rank: tuple(worker.kept) for rank, worker in self._crew.workers.items()},
@@ -130,7 +131,7 @@ class Supervisor:
         self._pump()
         self._crew.look(self, self._limits.overdue_s, self._limits.linger_s)
         for call in self._timers.due():
-            if self._verdict is None:
+            if self._ending.verdict is None:
                 call()
 
     def _pump(self) -> None:
@@ -162,7 +163,7 @@ class Supervisor:
         elif self._own_reason is not None:
             self._decide_from_here()
         else:
-            self._decide_here(found)
+            self._ending.fail(found)
 
     def _on_met(self, meeting: Meeting) -> None:
         self._meeting = meeting
@@ -202,9 +203,9 @@ class Supervisor:
             return
         limit_s = self._plan.meeting_s(self._world_size)
         if not joins or 0 in joins:
-            self._decide_here(WorldError(f"rank 0 did not say anything for {limit_s:.0f} s", "see whether its process is stopped, or its host down"))
+            self._ending.fail(rank_0_is_silent(f"for {limit_s:.0f} s"), speak=self._ending.speaks)
         else:
-            self._decide_here(absent(joins, self._world_size, limit_s, self._launch.rank_hosts))
+            self._ending.fail(absent(joins, self._world_size, limit_s, self._launch.rank_hosts), speak=self._ending.speaks)
 
     def _on_seat(self, value: Json) -> None:
         seat = Seat(**value)
@@ -215,11 +216,11 @@ class Supervisor:
 
     def _ask_for_go(self) -> None:
         if not self._went:
-            self._decide_here(WorldError("rank 0 met the others, but never said go", "see whether its process is stopped, or its host down"))
+            self._ending.fail(rank_0_is_silent("after all had met"), speak=self._ending.speaks)
 
     def _start(self, rank: int, local_rank: int, local_size: int | None) -> None:
         """Start a worker, unless it runs already or all is over."""
-        if self._verdict is None and rank not in self._crew.workers:
+        if self._ending.verdict is None and rank not in self._crew.workers:
             try:
                 self._crew.start(self, rank, local_rank, local_size)
             except LaunchError as err:
@@ -269,7 +270,7 @@ class Supervisor:
 
     def abort(self, reason: Json) -> None:
         """Something broke here: tell the board, whose first abort counts for all."""
-        if self._own_reason is not None or self._reason is not None or self._verdict is not None:
+        if self._own_reason is not None or self._reason is not None or self._ending.verdict is not None:
             return
         self._own_reason = reason
         board = self._board
@@ -283,7 +284,7 @@ class Supervisor:
         """End the run for all ranks with an error of this process itself."""
         content = {"kind": "own", "exit_code": error.exit_code, "why": error.why, "hints": list(error.hints)}
         if self._lead is not None:
-            self.announce(Verdict(exit_code=error.exit_code, why=error.why, lines=(error.why, *error.hints)))
+            self.announce(verdict_of(error))
         self.abort({"kind": "own", "rank": self._ranks[0], "error": content})
 
     def _if_the_board_is_silent(self) -> None:
@@ -293,7 +294,8 @@ class Supervisor:
     def _on_abort(self, reason: Json) -> None:
         self._reason = reason
         if reason["kind"] == "clash":
-            self._decide_here(LaunchError(str(reason["why"]), "start every rank once; two jobs on one host need MASTER_PORTs of their own"))
+            error = LaunchError(str(reason["why"]), "start every rank once; two jobs on one host need MASTER_PORTs of their own")
+            self._ending.fail(error, speak=0 in self._ranks or self._launch.rank in reason["ranks"])
             return
         if reason["kind"] == "lost" and 0 in reason["ranks"] and self._lead is None:
             self._decide_from_here()
@@ -318,12 +320,13 @@ class Supervisor:
             self._board.set({f"{FACTS}/{rank}": fact for rank, fact in self._facts().items()})
 
     def _on_board_lost(self, board: BoardClient) -> None:
-        if self._verdict is not None:
+        if self._ending.verdict is not None:
             return
         if self._reason is not None or self._own_reason is not None:
             self._decide_from_here()
             return
-        self._decide_here(WorldError(f"{board.board} is gone, and with it the board where the ranks meet", "see what it said last, and its host"))
+        error = WorldError(f"{board.board} is gone, and with it the board where the ranks meet", "see what it said last, and its host")
+        self._ending.fail(error, speak=self._ending.speaks)
 
     def _decide_from_here(self) -> None:
         """No word of rank 0: the verdict from what this process knows."""
@@ -331,22 +334,18 @@ class Supervisor:
         known = self._facts()
         if reason["kind"] == "lost":
             known |= {int(rank): {"rank": int(rank), "state": "lost", "who": reason["who"]} for rank in reason["ranks"]}
-        self._conclude(blame(known, world_size=self._world_size, reason=reason, timeout_s=self._plan.timeout_s, hosts={}, partial=True))
-
-    def _decide_here(self, error: NcclBenchError) -> None:
-        self._conclude(Verdict(exit_code=error.exit_code, why=error.why, lines=(error.why, *error.hints)))
+        verdict = blame(known, world_size=self._world_size, reason=reason, timeout_s=self._plan.timeout_s, hosts={}, partial=True)
+        self._ending.conclude(verdict, speak=self._ending.speaks or reason is self._own_reason)
 
     def announce(self, verdict: Verdict) -> None:
         """Rank 0's word, for all."""
-        if self._board is not None and self._verdict is None:
-            self._board.claim("verdict", {"exit_code": verdict.exit_code, "why": verdict.why, "lines": list(verdict.lines)})
-        self._conclude(verdict)
+        if self._board is not None and self._ending.verdict is None:
+            self._board.claim("verdict", {"exit_code": verdict.exit_code, "why": verdict.why})
+        self._ending.conclude(verdict)
 
     def _on_verdict(self, value: Json) -> None:
-        self._conclude(Verdict(exit_code=int(value["exit_code"]), why=value["why"], lines=tuple(value["lines"])))
-
-    def _conclude(self, verdict: Verdict) -> None:
-        self._verdict = self._verdict or verdict
+        """Rank 0 decided, and says it."""
+        self._ending.conclude(Verdict(exit_code=int(value["exit_code"]), why=value["why"], lines=()))
 
     # ---- signals, and the end
 
@@ -355,17 +354,17 @@ class Supervisor:
             self._interrupts += number == signal.SIGINT
             if self._interrupts > 1:
                 self._hurry = True
-                self._decide_here(InterruptedRun(number, f"interrupted by {signal.Signals(number).name}, twice"))
+                self._ending.fail(InterruptedRun(number, f"interrupted by {signal.Signals(number).name}, twice"))
                 return
             self._pump()  # what others said first counts
             self.abort({"kind": "signal", "rank": self._ranks[0], "signal": number})
-        found = None if self._search is None or self._verdict is not None else self._search.take()
+        found = None if self._search is None or self._ending.verdict is not None else self._search.take()
         if found is not None:
             self._on_found(found)
 
     def _wait_for_leave(self) -> None:
         """Rank 0 shows and saves first: a launcher may kill the others' processes at the first exit code that is not 0."""
-        if self._lead is not None or self._verdict is None or self._verdict.exit_code == 0:
+        if self._lead is not None or self._ending.verdict is None or self._ending.verdict.exit_code == 0:
             return
         end = time.monotonic() + self._limits.leave_s
         while not self._may_leave and not self._hurry and time.monotonic() < end and self._board is not None:

@@ -147,7 +147,7 @@ class Finished:
     why: str
     """For the last line: `nccl-bench: exit N: why`; "" with exit code 0."""
     lines: tuple[str, ...] = ()
-    """For the screen, the first one without "error: "."""
+    """For the screen, the first one without "error: "; empty on ranks that leave the word to rank 0 (or another, if that is lost)."""
     hang: HangReport | None = None
     """Where a run broke after the ranks met; on rank 0, or where rank 0 is lost."""
     kept: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
