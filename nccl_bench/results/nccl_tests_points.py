@@ -124,13 +124,14 @@ def _import_run(run: TestRun, name: str) -> Imported:
     warnings += [*shared_gpus(run), *dips(run)]
     if run.failures and run.rows and (cause := first_cause(run.failures)) is not None:
         warnings.append(f"something failed after these rows: line {cause.line}: {cause.text}")
-    facts = _facts(run, name, collective, known_by) | _judged(run, ranks, mean, complete, sizes)
+    points = _points(run, name, collective, ranks, sizes)
+    facts = _facts(run, name, collective, known_by) | _judged(run, ranks, mean, complete, sizes) | {"points": len(points)}
     label = f"{name}:{run.first_line}: {collective}: "
     flavour = run.flavour or "nccl-tests"
     return Imported(
         path=name,
         kind=flavour,
-        points=_points(run, name, collective, ranks, sizes),
+        points=points,
         warnings=tuple(label + warning for warning in warnings),
         tool=f"{flavour} {run.version}" if run.version else flavour,
         argv=tuple(redact(list(run.command))),
