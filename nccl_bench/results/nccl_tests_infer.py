@@ -72,7 +72,8 @@ def _named(program: str) -> str:
 
 def _mentions(text: str, name: str) -> bool:
     words = {name, name.replace("_", ""), *find(name).aliases, find(name).nccl_tests}
-    return any(re.search(rf"(?:^|[^a-z]){re.escape(word)}(?:[^a-z]|$)", text.lower()) for word in words)
+    plain = text.lower().replace("-", "_")
+    return any(re.search(rf"(?:^|[^a-z]){re.escape(word)}(?:[^a-z]|$)", plain) for word in words)
 
 
 def by_columns(run: TestRun) -> tuple[str, ...]:
