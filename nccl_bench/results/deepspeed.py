@@ -48,8 +48,8 @@ _CALLER = re.compile(r" \| \[Caller Func: .*\]$")
 _TABLE = re.compile(r"Comm\. Op +Message Size +Count +Total Latency\(ms\)")
 _STRAGGLER = re.compile(r"Comm\. Op +Message Size +Count +Total comm lat\(ms\)")
 _OP = re.compile(r"[a-z][a-z0-9_]*(?: \| \[Caller Func: [^\]]*\])?")
-_SIZE = r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|TB|PB)"
-_SUMMARY_ROW = re.compile(rf"\s+{_SIZE}\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s*")
+_SIZE = r"(\d{1,7}(?:\.\d{1,9})?)\s*(B|KB|MB|GB|TB|PB)"
+_SUMMARY_ROW = re.compile(rf"\s+{_SIZE}\s+(\d{{1,15}})\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s*")
 _VERBOSE = re.compile(
     rf"comm op: ([a-z]\w*)(?: \| \[Caller Func: [^\]]*\])? \| time \(ms\): ([\d.]+) \| msg size: {_SIZE} "
     r"\| algbw \(Gbps\): ([\d.]+)\s*\| busbw \(Gbps\): ([\d.]+)"

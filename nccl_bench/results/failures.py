@@ -63,7 +63,7 @@ _KINDS: tuple[tuple[str, int, str | None], ...] = (
 )
 _PATTERNS = tuple((re.compile(pattern), rank, hint) for pattern, rank, hint in _KINDS)
 _ANY = re.compile("|".join(f"(?:{pattern})" for pattern, _, _ in _KINDS))
-_HOST = re.compile(r"^(?: \.\. )?([A-Za-z0-9][\w.-]*)(?: pid (\d+))?: Test ")
+_HOST = re.compile(r"^(?: \.\. )?([A-Za-z0-9][\w.-]*)(?: pid (\d{1,9}))?: Test ")
 _WRITTEN = re.compile(
     r"^(?:\.\. )?[\w.-]+(?: pid \d+)?: Test |^\S+:\d+:\d+ \[\d+\].*NCCL WARN|^There are not enough slots|^\S+: error while loading shared"
     r"|^(?:srun|slurmstepd)\S*: |^mpirun |^MPI_ABORT|^Invalid number of GPUs|^\[ERROR\]|^invalid (?:size|option)|^(?:bash|sh): "
@@ -100,7 +100,7 @@ def reporters(failures: Iterable[Failure]) -> str | None:
     return ", ".join(words[:16]) or None
 
 
-_DUPLICATE_RANKS = re.compile(r"(?:^|\s)(\S+?):\d+:\d+ .*Duplicate GPU detected : rank (\d+) and rank (\d+) both on CUDA device (\w+)")
+_DUPLICATE_RANKS = re.compile(r"(?:^|\s)(\S+?):\d+:\d+ .*Duplicate GPU detected : rank (\d{1,9}) and rank (\d{1,9}) both on CUDA device (\w+)")
 
 
 def duplicates(failures: Iterable[Failure]) -> str | None:

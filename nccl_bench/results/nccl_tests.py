@@ -102,7 +102,7 @@ _OUR_CLOCK = re.compile(r"clock (\w+), (\w+), time: median of the maximum over r
 _OUR_FORM = re.compile(r"one form was measured \((in|out of) place\)")
 _SETTING = re.compile(r"(warmup iters|agg iters|iters|validation|graph|unalign): (\d+)")
 _SETTING_NAMES = {"warmup iters": "warmup", "agg iters": "agg"}
-_DEVICE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +(\d+) +)?on +(\S+) +(?:device +(\d+) +\[([^\]]*)\] ?(.*)|CPU$)")
+_DEVICE = re.compile(r"Rank +(\d{1,7}) +(?:Group +(\d{1,7}) +)?(?:Pid +(\d{1,9}) +)?on +(\S+) +(?:device +(\d{1,6}) +\[([^\]]*)\] ?(.*)|CPU$)")
 _VERSION = re.compile(r"(nccl-tests|rccl-tests) version (\S+)(?: (?:nccl|rccl)-headers=\d+ (?:nccl|rccl)-library=(\d+))?")
 _RCCL = re.compile(r"rccl-tests: Version (\S+)")
 _START = re.compile(r"Collective test starting: (\S+)")

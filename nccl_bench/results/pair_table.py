@@ -186,7 +186,10 @@ class _Columns:
 
 def _csv_columns(text: Text) -> _Columns | None:
     head = next((line for line in text.text.split("\n") if line.strip() and not line.lstrip().startswith("#")), "")
-    names = [name.strip().lower() for name in next(csv.reader([head]), [])]
+    try:
+        names = [name.strip().lower() for name in next(csv.reader([head.replace("\r", " ")]), [])]
+    except csv.Error:
+        return None
     if len(names) < 2:
         return None
     first, second = _find(names, _FIRST), _find(names, _SECOND)
@@ -220,7 +223,7 @@ def _csv_rows(text: Text, name: str, columns: _Columns) -> tuple[list[PairRow], 
 
 
 def _cells(text: Text) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text.text))
+    reader = csv.reader(io.StringIO(text.text.replace("\r", " ")))
     for cells in reader:
         if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
             yield reader.line_num, cells

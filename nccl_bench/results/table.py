@@ -6,12 +6,16 @@ writeBenchmarkLineBody, writePerIterReport) and 3a3f1e8 (#bitdiff), and of rccl-
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nccl_bench.collectives import Placement
+
+MAX_NUMBER = 1e15
+"""A guard of ours: no time in µs and no rate in GB/s is larger, or smaller than its inverse; what is, is no number of a table."""
+MAX_DIGITS = 18
+"""A guard of ours: longer sizes and counts are no sizes."""
 
 _COLUMNS = {"op": "redop", "cputime": "time", "#wrong": "wrong", "res": "error", "delta": "error"} | {
     word: word for word in ("redop", "root", "time", "algbw", "busbw", "error", "i_min", "i_max", "i_p99", "algo", "proto", "nchannels")
@@ -113,10 +117,10 @@ def header_layout(text: str, above: str) -> Layout | None:
         return None
     named = [_COLUMNS.get(word, "other") for word in words if word != "timestamp"]
     starts = [i for i, name in enumerate(named) if name == "time"]
-    if not starts:
-        return None
     ends = [*starts[1:], len(named)]
-    blocks = tuple(tuple(name for name in named[i:j] if name in _BODY) for i, j in zip(starts, ends, strict=True))
+    blocks = tuple(tuple(name for name in named[i:j] if name in _BODY) for i, j in zip(starts, ends, strict=bool(starts)))
+    if not blocks or not all({"time", "algbw", "busbw"} <= set(block) for block in blocks):
+        return None
     tail = tuple(name for name in named[starts[-1] :] if name in _TAIL)
     lead = tuple(name for name in named[: starts[0]] if name in ("redop", "root"))
     only_in = "in-place" in above and "out-of-place" not in above
@@ -149,6 +153,8 @@ def parse_row(text: str, line: int, layout: Layout | None, *, may_be_cut: bool =
     match = _ROW.match(text)
     if match is None:
         raise ValueError(f"not a row: {text!r}")
+    if max(len(match[1]), len(match[2])) > MAX_DIGITS:
+        return Row(line=line, size=0, count=0, dtype=match[3], redop=None, root=None, halves=(), problem="a size or count of too many digits")
     cells = _Cells(_TIMESTAMP.sub("", match[4]).split())
     if may_be_cut and cells.words and not _WHOLE.fullmatch(cells.words[-1]):
         cells.words.pop()
@@ -238,7 +244,7 @@ def _number(word: str) -> float | None:
     if not _NUMBER.fullmatch(word):
         return None
     value = float(word)
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= MAX_NUMBER and (value == 0 or abs(value) >= 1 / MAX_NUMBER) else None
 
 
 def is_not_finite(word: str) -> bool:
@@ -254,8 +260,8 @@ def _step(word: str) -> float:
     """What one unit of the last printed digit is worth: 0.01 for "46.10", 1 for "11061", 1e5 for "1e+06" (within rounding)."""
     mantissa, _, exponent = word.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
-    power = int(exponent) if re.fullmatch(r"[-+]?\d{1,3}", exponent) else 0
-    return float(10.0 ** (power - decimals))
+    power = int(exponent) if re.fullmatch(r"[-+]?\d{1,2}", exponent) else 0
+    return float(10.0 ** (power - min(decimals, 18)))
 
 
 _ANY_ROW = re.compile(rf"\d[ \t]+\d+[ \t]+{_TYPES}[ \t]")

@@ -31,11 +31,11 @@ _STATUS = re.compile(
     r"(?:detected by watchdog at work(?: sequence id)?: (?P<at>\d+)|Timeout at NCCL work: (?P<at2>\d+)|Received a dump signal)"
     r".*?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
-_GLOBAL_RANK = re.compile(r"\[rank(\d+)\]")
-_RANK = re.compile(r"\bRank (\d+)\]")
-_GROUP = re.compile(r"\[PG (?:ID )?(\d+)")
+_GLOBAL_RANK = re.compile(r"\[rank(\d{1,9})\]")
+_RANK = re.compile(r"\bRank (\d{1,9})\]")
+_GROUP = re.compile(r"\[PG (?:ID )?(\d{1,9})")
 _PRINT = re.compile(
-    r"Rank (\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(\d+), )?OpType=(\w+)(?:, TensorShape=\[([\d, ]*)\])?"
+    r"Rank (\d{1,9}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(\d+), )?OpType=(\w+)(?:, TensorShape=\[([\d, ]*)\])?"
 )
 _LAGGING = re.compile(r"ranks \[([\d, ]+)\] are the lagging ranks that caused this timeout")
 _NOT_FINISHED = re.compile(r"\[([\d, ]+)\] joined but didn't finish collective #(\d+)")
