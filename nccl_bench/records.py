@@ -190,6 +190,25 @@ def with_bandwidth(point: Point, median_us: float) -> Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What one measured point is held against, from the fabric's ceilings; all None where they are not known."""
+
+    expected_low_GBps: float | None = None
+    """Bus bandwidth that healthy systems of this kind reach: low end."""
+    expected_high_GBps: float | None = None
+    share_frac: float | None = None
+    """Measured over the middle of what is expected."""
+    attainable_GBps: float | None = None
+    """What the protocol leaves of the physical limit, for the algorithm that ran where it is known."""
+    limited_by: str | None = None
+    """In words: "8x 400G NICs", "latency"."""
+    line_GBps: float | None = None
+    """Physical limit of the algorithm that ran; a value above it is an error of the model or of the measurement."""
+    latency_us: float | None = None
+    """Expected time of the smallest messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HangReport:
     """Who did not arrive, who waited, who died: the facts of the supervisors when a run broke."""
 
@@ -240,6 +259,8 @@ class RunHeader:
     """{nccl_bench, python, torch, nccl, nccl_path, cuda, driver}."""
     spec: Json = field(default_factory=dict)
     topology: Json | None = None
+    algorithms: tuple[Json, ...] = ()
+    """[{collective, nbytes, algorithm, protocol, channels}] from a probe after the table, where the points could not say it."""
     plugins: tuple[str, ...] = ()
     nccl_conf: tuple[str, ...] = ()
     """nccl.conf files that NCCL reads, with their lines."""

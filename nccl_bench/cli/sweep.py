@@ -61,6 +61,15 @@ def sweep(
     register: Annotated[
         Literal["none", "graph", "user", "symmetric"], typer.Option("-R", "--register", help="buffer registration", rich_help_panel=_CLOCKS)
     ] = "none",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variant",
+            metavar="NAME[:ENV=VAL,...]",
+            help="sweep again in fresh workers: ring tree nvls-off sharp nic-only, or your own; repeatable",
+            rich_help_panel=_CLOCKS,
+        ),
+    ] = None,
     iters: Annotated[int | None, typer.Option("-n", "--iters", help="exactly so many operations a case", rich_help_panel=_STOP)] = None,
     warmup_iters: Annotated[int | None, typer.Option("-w", "--warmup-iters", help="exactly so many before them", rich_help_panel=_STOP)] = None,
     precision: Annotated[
@@ -96,6 +105,7 @@ def sweep(
     from nccl_bench.cli.sweep_options import Options, with_config
 
     given: dict[str, Any] = {key: value for key, value in locals().items() if key not in ("context", "config", "Options", "with_config")}
+    given["variant"] = given["variant"] or []
     options = Options(**with_config(given, context, config))
     from nccl_bench.cli.sweep_run import run
 

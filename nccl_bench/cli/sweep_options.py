@@ -48,6 +48,7 @@ class Options:
     clock: str
     regime: Literal["streaming", "isolated"]
     register: Literal["none", "graph", "user", "symmetric"]
+    variant: list[str]
     iters: int | None
     warmup_iters: int | None
     precision: float | None
@@ -133,7 +134,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not TOML: {err}") from err
 
 
-_LISTS = {"collectives"}
+_LISTS = {"collectives", "variant"}
 _NUMBERS = {"stepfactor": float, "precision": float, "budget": float, "timeout": float, "iters": int, "warmup_iters": int, "nproc_per_node": int}
 _CHOICES = {
     "placement": ("in", "out", "both"),

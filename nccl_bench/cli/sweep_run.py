@@ -9,12 +9,16 @@ from typing import TextIO
 from nccl_bench.cli.outcome import Ended
 from nccl_bench.cli.sweep_options import Options
 from nccl_bench.errors import UsageError
-from nccl_bench.flows import sweep as flow
+from nccl_bench.flows import events as flow
+from nccl_bench.flows.sweep import sweep as run_sweep
+from nccl_bench.flows.sweep import torch_version
+from nccl_bench.flows.variants import parse_variants
 from nccl_bench.launch.launchers import Launch, from_environ
 from nccl_bench.launch.local import visible_gpus
 from nccl_bench.measure.cases import WorldFacts, expand, slot_nbytes
 from nccl_bench.measure.spec import Backend, SweepSpec, check_backend, clocks_of, with_defaults
 from nccl_bench.records import RunHeader
+from nccl_bench.report.beside import Beside, algorithms_text
 from nccl_bench.report.nccl_tests import NcclTestsLog
 from nccl_bench.report.progress import Progress
 from nccl_bench.report.sentence import Look
@@ -29,17 +33,17 @@ CASE_EXTRA_S = 0.3
 
 def run(options: Options, environ: Mapping[str, str], argv: Sequence[str], stdout: TextIO, stderr: TextIO) -> Ended:
     """Run the sweep, show it, and say how it ended."""
-    spec = options.spec()
+    spec, variants = options.spec(), parse_variants(options.variant)
     launch = from_environ(environ, self_launch=options.nproc_per_node is not None)
     n_local = _n_local(options, launch, spec, environ)
     if options.dry_run:
         return _dry_run(options, spec, launch, n_local, environ, stdout)
-    flow.torch_version()
+    torch_version()
     where = flow.Where(out=options.out, name=options.name)
     screen = _Screen(options, spec, stdout, stderr)
     ended = Ended(exit_code=0, why="")
     try:
-        for event in flow.sweep(spec, launch, where, n_local=n_local, environ=environ, argv=argv):
+        for event in run_sweep(spec, launch, where, n_local=n_local, environ=environ, argv=argv, variants=variants):
             if isinstance(event, flow.Ended):
                 ended = screen.end(event, speak=launch.rank == 0 or bool(event.lines))
             else:
@@ -104,16 +108,21 @@ class _Screen:
         self.options, self.spec, self.stdout, self.stderr = options, spec, stdout, stderr
         self.progress = Progress(stderr, enabled=options.progress)
         self.table: SweepTable | NcclTestsLog | None = None
+        self.beside = Beside()
         self.header: RunHeader | None = None
-        self.n_done = 0
+        self.n_done = self.n_before = 0
+        self.probing = False
 
     def show(self, event: flow.Event) -> None:
         """Show one event that is not the last."""
         match event:
             case flow.Opened():
                 self._open(event)
+            case flow.Listed():
+                self.n_before, self.probing = self.n_done, event.probe
             case flow.CaseBegun():
-                self.progress.update(self.n_done, event.n_cases, event.collective, format_size(event.nbytes))
+                done = event.index if self.probing else self.n_done - self.n_before
+                self.progress.update(done % max(1, event.n_cases), event.n_cases, event.collective, format_size(event.nbytes))
             case flow.Kept():
                 self.n_done += 1
                 with self.progress.paused():
@@ -121,12 +130,20 @@ class _Screen:
                         self.stdout.write(json.dumps(event.point.to_json()) + "\n")
                         self.stdout.flush()
                     elif self.table is not None:
-                        self.table.add(event.point)
+                        self._row(event)
             case flow.Warned():
                 with self.progress.paused():
                     write_warning(event.text, self.stderr)
             case _:
                 pass
+
+    def _row(self, event: flow.Kept) -> None:
+        """One row; of variants, also what the last table lays side by side."""
+        if isinstance(self.table, SweepTable):
+            self.table.add(event.point, event.ceiling)
+            self.beside.add(event.point)
+        elif self.table is not None:
+            self.table.add(event.point)
 
     def _open(self, event: flow.Opened) -> None:
         self.header = event.header
@@ -163,6 +180,8 @@ class _Screen:
         self.progress.close()
         if self.table is not None:
             self.table.end()
+        if isinstance(self.table, SweepTable):
+            self.stdout.write(self.beside.text() + algorithms_text(event.algorithms))
         if self.header is not None and event.path is not None and not self.options.as_json and self.options.output_format == "table":
             self.stdout.write(f"\n{event.n_points} points in {event.path}\n")
         self._banner()

@@ -223,6 +223,8 @@ def _suspect(situation: Situation, absent: Sequence[Json], behind: Sequence[Json
         return "in the same call, none is behind: the fabric (links, NICs, switch) or NCCL itself is the suspect"
     if situation == "program":
         return "in the same call: the program is the suspect, not the fabric"
+    if any(fact["state"] == "silent" for fact in absent):
+        return "in the same call: the host that does not answer, or its link, is the suspect"
     one_batch = not absent and all(_place(fact)[:3] == _place(ahead[0])[:3] for fact in behind)
     if one_batch:
         return "in the same call, a batch further: what is behind or its links are the suspect"

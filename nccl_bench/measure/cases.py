@@ -100,6 +100,7 @@ def _planned(spec: SweepSpec, facts: WorldFacts, row: _Row, size: int, clock: Cl
         shift=shift,
         clock=clock,
         regime="isolated" if isolated or name == "pingpong" else spec.regime,
+        variant=spec.variant,
         registered=spec.register,
     )
     return Planned(case=case, skip=why_not(case, facts, spec.pair))

@@ -60,6 +60,8 @@ class SweepSpec:
     duration_s: float | None = None
     keep_ranks: bool = False
     keep_batches: bool = False
+    variant: str | None = None
+    """Name of the variant that this pass runs; its environment is the workers'."""
 
     def __post_init__(self) -> None:
         _check_sizes(self)

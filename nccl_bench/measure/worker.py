@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nccl_bench.errors import BUG, NcclBenchError, WrongDataError
+from nccl_bench.fabric.detect import node_facts
 from nccl_bench.launch.channel import Phase, WorkerChannel
 from nccl_bench.measure.cases import Planned, expand, slot_nbytes
 from nccl_bench.measure.spec import SweepSpec, check_backend, with_defaults
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     from nccl_bench.measure.world import World
 
 SPEC = "NCCL_BENCH_SPEC"
+LOG = "NCCL_BENCH_NCCL_LOG"
+"""Where rank 0 lets NCCL write what it chooses; unset where that would be in the way."""
+LOG_SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,TUNING"}
+FABRIC_S = 20.0
+"""Patience for NVML and sysfs beyond torch's import."""
 POOL_NBYTES = {"nccl": 8 << 30, "gloo": 256 << 20}
 """What slots of smaller cases may take: on a GPU 64 of 64 MiB both ways."""
 
@@ -58,6 +65,8 @@ def _describe(err: Exception) -> Json:
 
 def _work(channel: WorkerChannel, environ: Mapping[str, str], prepare: Prepare | None) -> int:
     spec = SweepSpec.from_json(json.loads(environ[SPEC]))
+    if environ.get(LOG) and environ.get("RANK") == "0":
+        os.environ.update({**LOG_SETTINGS, "NCCL_DEBUG_FILE": environ[LOG]})
     hello = _hello(environ)
     channel.send("hello", **hello)
     go = channel.receive(None)
@@ -79,14 +88,21 @@ def _work(channel: WorkerChannel, environ: Mapping[str, str], prepare: Prepare |
 
 
 def _hello(environ: Mapping[str, str]) -> Json:
-    """What this worker brings; imports torch."""
+    """What this worker brings; imports torch. The first worker of a node reads its fabric meanwhile."""
+    fabric: list[Json] = []
+    reader = threading.Thread(target=lambda: fabric.append(node_facts(environ)), daemon=True)
+    if environ.get("LOCAL_RANK", "0") == "0":
+        reader.start()
     started = time.monotonic()
     import torch
     import torch.distributed as dist
 
     import_s = time.monotonic() - started
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if reader.ident is not None:
+        reader.join(FABRIC_S)
     return {
+        "fabric": fabric[0] if fabric else None,
         "pid": os.getpid(),
         "versions": _versions(),
         "device": _device(environ, visible),

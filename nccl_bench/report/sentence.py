@@ -11,28 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nccl_bench.collectives import COLLECTIVES
-from nccl_bench.records import Point
+from nccl_bench.records import Ceiling, Point
 from nccl_bench.units import format_GBps, format_percent, format_size, format_us
 
 ONE_RANK = "one rank: nothing crosses a wire, so bus bandwidth is 0 and there is no verdict"
 
 
 # ---- values ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
-    """What one row is held against; the flow fills it from the fabric."""
-
-    expected_low_GBps: float | None = None
-    """Bus bandwidth that healthy systems of this kind reach: low end."""
-    expected_high_GBps: float | None = None
-    share_frac: float | None = None
-    """Measured over expected."""
-    limited_by: str | None = None
-    """In words: "8x 400G NICs", "latency"."""
-    line_GBps: float | None = None
-    """Physical limit of the algorithm that ran; a value above it is an error of the model or of the measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +91,12 @@ def _speed(name: str, good: list[tuple[Point, Ceiling]], look: Look) -> str:
     if look.not_nccl or look.shared_gpu:
         return f"{text} ({'gloo, not NCCL' if look.not_nccl else 'shared GPU, not a measurement'})"
     limit = f" (limited by {ceiling.limited_by})" if ceiling.limited_by else ""
-    if ceiling.share_frac is None:
-        return text + limit
-    return f"{text}, {format_percent(ceiling.share_frac)} % of what healthy systems like this reach{limit}"
+    if ceiling.share_frac is not None:
+        return f"{text}, {format_percent(ceiling.share_frac)} % of what healthy systems like this reach{limit}"
+    if ceiling.attainable_GBps:
+        share = (peak.busbw_GBps or 0.0) / ceiling.attainable_GBps
+        return f"{text}, {format_percent(share)} % of what is attainable here{limit}"
+    return text + limit
 
 
 def _latency(name: str, good: list[tuple[Point, Ceiling]], look: Look) -> str:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from nccl_bench.errors import NcclBenchError
+from nccl_bench.records import Ceiling as Ceiling
 from nccl_bench.records import Point
 from nccl_bench.report.sentence import NOTHING, above_line, short_size, summary
 from nccl_bench.report.sentence import ONE_RANK as ONE_RANK
-from nccl_bench.report.sentence import Ceiling as Ceiling
 from nccl_bench.report.sentence import Look as Look
 from nccl_bench.units import format_GBps, format_percent, format_size, format_us, three_digits
 
@@ -107,10 +107,19 @@ def _half_interval(row: _Row) -> str:
 
 
 def _expected(row: _Row) -> str:
-    low, high = row.ceiling.expected_low_GBps, row.ceiling.expected_high_GBps
-    if low is None or high is None:
-        return "-" if low is None else f">{_rate(low)}"
-    return f"{_rate(low)}-{_rate(high)}"
+    """What healthy systems reach; where too few are known, what is attainable, behind "≤"."""
+    low, high, most = row.ceiling.expected_low_GBps, row.ceiling.expected_high_GBps, row.ceiling.attainable_GBps
+    if low is None:
+        return "-" if most is None or row.ceiling.limited_by == "latency" else f"≤{_rate(most)}"
+    return f">{_rate(low)}" if high is None else f"{_rate(low)}-{_rate(high)}"
+
+
+def _percent(row: _Row) -> str:
+    """Of the middle of what is expected, else of what is attainable."""
+    share, most, busbw = row.ceiling.share_frac, row.ceiling.attainable_GBps, row.point.busbw_GBps
+    if share is None and most and busbw is not None and row.ceiling.limited_by != "latency":
+        share = busbw / most
+    return format_percent(share)
 
 
 def _rate(rate: float) -> str:
@@ -149,7 +158,7 @@ _COLUMNS = (
     _Column("±", 7, _half_interval),
     _Column("busbw", 8, lambda row: _gbps(row.point.busbw_GBps)),
     _Column("expected", 10, _expected),
-    _Column("%", 5, lambda row: format_percent(row.ceiling.share_frac)),
+    _Column("%", 5, _percent),
     _Column("limited by", 19, lambda row: row.ceiling.limited_by or "-", left=True),
     _Column("algo", 15, _algorithm, left=True),
     _Column("p95/p50", 8, _spread),
