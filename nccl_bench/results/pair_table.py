@@ -156,9 +156,10 @@ def _plain_rows(text: Text, name: str) -> tuple[list[PairRow], bool, str | None,
         units |= {unit} if value is not None else set()
         note = line.partition("#")[2].strip() or None
         rows.append(PairRow(a=a, b=b, value=value, line=number, note=note if value is not None else note or "no value in the table"))
-    if len(units) > 1:
-        raise DataError(f"{name}: values in different units: {', '.join(sorted(str(unit) for unit in units))}")
-    return rows, units <= set(_TO_US) and units != set(), None, warnings
+    times = {unit for unit in units if unit in _TO_US}
+    if times and times != units:
+        raise DataError(f"{name}: some values are times ({', '.join(sorted(map(str, times)))}) and some are rates", "one table holds one kind of value")
+    return rows, bool(times), None, warnings
 
 
 def _value(word: str) -> tuple[float | None, str | None]:
