@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nccl_bench.errors import DetectError, NcclBenchError
 from nccl_bench.fabric import detect, ideal
+from nccl_bench.fabric.shape import RankPlace
 from nccl_bench.fabric.topology import Topology
 from nccl_bench.launch.values import Joined, Json
 from nccl_bench.records import Ceiling, Point
@@ -16,8 +17,8 @@ UNKNOWN = Ceiling()
 class Fabric:
     """What is known of the fabric under a run."""
 
-    def __init__(self, topology: Topology | None, places: Sequence[tuple[str, int]] | None, environ: Mapping[str, str]) -> None:
-        """places: [rank] (host, GPU index in the topology); None where ranks have no GPU of their own."""
+    def __init__(self, topology: Topology | None, places: Sequence[RankPlace] | None, environ: Mapping[str, str]) -> None:
+        """places: [rank] (host, GPU index in the topology) or a GPU's number; None where ranks have no GPU of their own."""
         self.topology, self._places, self._environ = topology, places, environ
         self._known: dict[tuple[str, str], ideal.Ceilings | None] = {}
         self.why_not: str | None = None
