@@ -47,6 +47,7 @@ def main() -> int:
                     raise DataError("the flow itself broke")
                 if isinstance(event, Finished):
                     exit_code = event.exit_code
+    time.sleep(options.get("idle_at_end", 0))  # as a command that still says good-bye
     return 99 if exit_code is None else exit_code
 
 

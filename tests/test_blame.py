@@ -195,6 +195,7 @@ def test_a_host_that_does_not_answer_is_named() -> None:
 
     assert verdict.why == "ranks 8-15 did not arrive"
     assert verdict.lines[1] == "not arrived   rank 8 (gpu-002): does not answer: its host or its supervisor is down, stopped or cut off"
+    assert verdict.lines[-1] == "waiting       16 ranks in the same call: the host that does not answer, or its link, is the suspect"
 
 
 def test_workers_that_timed_out_themselves_are_waiting_ranks() -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,8 @@ from hypothesis import strategies as st
 
 from nccl_bench.errors import LaunchError, WorldError
 from nccl_bench.launch.board import ABORT, Board, BoardServer, LineReader, encode, rank_ranges
-from nccl_bench.launch.launchers import candidate_ports
-from nccl_bench.launch.meeting import Address, Meeting, meet, meet_alone
+from nccl_bench.launch.launchers import Launch, candidate_ports
+from nccl_bench.launch.meeting import Address, Meeting, address_of, meet, meet_alone
 
 
 def address(token: str, rank: int, world: int = 2, **changes: object) -> Address:
@@ -44,6 +45,39 @@ def meeting(where: Address, timeout_s: float = 10) -> Iterator[Meeting]:
         found.client.bye()
         if found.server is not None:
             found.server.close()
+
+
+def launched(rank: int, local_rank: int | None, board_host: str) -> Launch:
+    return Launch(launcher="torchrun", rank=rank, world_size=4, local_rank=local_rank, host="h", board_host=board_host, token="t")
+
+
+def test_the_board_is_held_on_its_host_which_need_not_be_rank_0s() -> None:
+    """torchrun's c10d rendezvous may put rank 0 elsewhere than MASTER_ADDR; a loopback address is each host's own."""
+    assert [address_of(launched(rank, rank % 2, "h2"), 0).may_hold for rank in range(4)] == [True, False, True, False]
+    assert [address_of(launched(rank, None, "h2"), 0).may_hold for rank in range(4)] == [True] * 4
+    assert [address_of(launched(rank, rank % 2, "127.0.0.1"), 0).may_hold for rank in range(4)] == [True, False, False, False]
+    assert [address_of(launched(rank, rank % 2, "localhost"), 0).may_hold for rank in range(4)] == [True, False, False, False]
+
+
+def test_each_run_of_a_job_has_a_board_of_its_own() -> None:
+    first, second = (address_of(launched(0, 0, "h2"), index) for index in range(2))
+
+    assert first.token != second.token
+    assert first.ports != second.ports
+
+
+def test_any_rank_of_the_boards_host_may_hold_it_and_only_one_does(token: str) -> None:
+    """Where no rank knows its local rank, all of the host try at once."""
+    addresses = [address(token, rank, world=4, may_hold=True) for rank in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        meetings = list(pool.map(lambda where: meet(where, 20), addresses))
+
+    holders = [one for one in meetings if one.server is not None]
+    assert len(holders) == 1
+    assert holders[0].server is not None
+    assert holders[0].server.n_connected == 4
+    for one in (*[one for one in meetings if one.server is None], *holders):
+        one.leave()
 
 
 def test_a_value_reaches_who_waits_for_it_before_and_after_it_is_set(token: str) -> None:

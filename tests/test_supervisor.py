@@ -412,6 +412,17 @@ def test_a_signal_to_all_processes_of_a_job_is_no_death_of_a_worker(job: Job) ->
     assert job.end() == [143, 143]
 
 
+def test_a_sigterm_after_the_verdict_does_not_change_the_code(job: Job) -> None:
+    """srun --kill-on-bad-exit: rank 0 leaves last, and is sent SIGTERM while it does."""
+    ranks = launch(job, 2, FAKE_1="1 kill", FAKE_0="1 wait", FAKE_TIMEOUT="30", FAKE_RUN='{"idle_at_end": 0.5}')
+    for rank in ranks:
+        rank.until("Finished")
+        time.sleep(0.2)
+        rank.process.send_signal(signal.SIGTERM)
+
+    assert job.end() == [4, 4]
+
+
 def test_torchruns_sigterm_to_the_others_does_not_hide_who_died(job: Job) -> None:
     """torchrun answers the first death with SIGTERM to all ranks."""
     ranks = launch(job, 3, FAKE="1 wait", FAKE_TIMEOUT="30")

@@ -32,6 +32,11 @@ class Signals:
         self._old: dict[int, Any] = {}
         self._old_fd = -1
         self._lock = threading.Lock()
+        self.decided = False
+        """Whether this process has an exit code that a SIGTERM must not change any more.
+
+        srun --kill-on-bad-exit and torchrun answer the first bad exit with SIGTERM to all; srun then reports the highest code.
+        """
         if threading.current_thread() is threading.main_thread():
             self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in (*ENDING, signal.SIGCHLD):
@@ -44,7 +49,7 @@ class Signals:
         if self._old:
             signal.set_wakeup_fd(self._old_fd)
             for number, handler in self._old.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if self.decided and number == signal.SIGTERM else handler)
         with self._lock:
             os.close(self._write)
             self._write = -1
