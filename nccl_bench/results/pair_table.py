@@ -158,7 +158,8 @@ def _plain_rows(text: Text, name: str) -> tuple[list[PairRow], bool, str | None,
         rows.append(PairRow(a=a, b=b, value=value, line=number, note=note if value is not None else note or "no value in the table"))
     times = {unit for unit in units if unit in _TO_US}
     if times and times != units:
-        raise DataError(f"{name}: some values are times ({', '.join(sorted(map(str, times)))}) and some are rates", "one table holds one kind of value")
+        words = ", ".join(sorted(map(str, times)))
+        raise DataError(f"{name}: some values are times ({words}) and some are rates", "one table holds one kind of value")
     return rows, bool(times), None, warnings
 
 

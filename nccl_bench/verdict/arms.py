@@ -168,18 +168,23 @@ def match(base: Sequence[Arm], new: Sequence[Arm]) -> list[Match]:
             left.append(arm)
         else:
             matches.append(Match(arm, other, _reason(arm, other)))
-    others: dict[Case, list[Arm]] = {}
-    for arm in exact.values():
-        others.setdefault(arm.subject, []).append(arm)
-    for arm in left:
-        nearest = min(others.get(arm.subject, ()), key=lambda other, arm=arm: len(_differences(arm, other)), default=None)
-        if nearest is None:
-            matches.append(Match(arm, None))
-            continue
-        others[arm.subject].remove(nearest)
-        matches.append(Match(arm, nearest, _reason(arm, nearest)))
-    matches += [Match(None, arm) for arms in others.values() for arm in arms]
-    return matches
+    return matches + _nearest(left, list(exact.values()))
+
+
+def _nearest(base: Sequence[Arm], new: Sequence[Arm]) -> list[Match]:
+    """Pairs of one subject each, those with the fewest differences first; then what is left alone."""
+    others: dict[Case, list[int]] = {}
+    for j, arm in enumerate(new):
+        others.setdefault(arm.subject, []).append(j)
+    pairs = [(len(_differences(arm, new[j])), i, j) for i, arm in enumerate(base) for j in others.get(arm.subject, ())]
+    partner: dict[int, int] = {}
+    taken: set[int] = set()
+    for _, i, j in sorted(pairs):
+        if i not in partner and j not in taken:
+            partner[i] = j
+            taken.add(j)
+    matches = [Match(arm, new[partner[i]], _reason(arm, new[partner[i]])) if i in partner else Match(arm, None) for i, arm in enumerate(base)]
+    return matches + [Match(None, arm) for j, arm in enumerate(new) if j not in taken]
 
 
 def _differences(base: Arm, new: Arm) -> list[str]:
@@ -197,11 +202,10 @@ def _reason(base: Arm, new: Arm) -> str | None:
     if not base.found or not new.found:
         return None
     different = _differences(base, new)
-    if different == ["clock"] and None in (base.get("clock"), new.get("clock")):
-        different = [] if _fastest(base, new) >= LAUNCH_BOUND_US else different
-    if different:
+    unknown_clock = different == ["clock"] and None in (base.get("clock"), new.get("clock"))
+    if different and not (unknown_clock and _fastest(base, new) >= LAUNCH_BOUND_US):
         words = ", ".join(f"{name.replace('n_ranks', 'ranks')} {_word(name, base)} against {_word(name, new)}" for name in different)
-        return words if different != ["clock"] else f"{words}, and below {LAUNCH_BOUND_US:.0f} µs launching counts"
+        return f"{words}, and below {LAUNCH_BOUND_US:.0f} µs launching counts" if unknown_clock else words
     return _wrong(base, new) or _over_ranks(base, new) or _batching(base, new)
 
 

@@ -1,0 +1,309 @@
+"""compare: right on field cases, calibrated on noise as it was measured, and clear about what it cannot say."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from field_cases import FILES, REFERENCE, needs_cases, needs_reference
+from nccl_tests_samples import Measured, log
+from run_samples import SIZES, point, seeded, sweep, truth, write_run
+
+from nccl_bench.errors import UsageError
+from nccl_bench.results.runs import open_runs
+from nccl_bench.verdict.compare import compare_runs
+
+MIB = 1 << 20
+
+
+def compare(base, new, threshold=0.03):
+    return compare_runs(open_runs([str(base)]), open_runs([str(new)]), threshold)
+
+
+def reps(arm):
+    return ",".join(str(FILES / f"reps_socket_{arm}_rep{i}.log") for i in (1, 2, 3))
+
+
+def by_size(found, placement="out"):
+    return {case.nbytes: case for case in found.cases if case.placement == placement}
+
+
+# ---- field cases ----
+
+
+@needs_cases
+def test_a_missing_plug_in_is_a_regression_at_every_large_size():
+    found = compare(FILES / "log_gh200_with_plugin.log", FILES / "log_gh200_no_plugin.log")
+    cases = by_size(found)
+
+    assert found.exit_code == 1
+    assert [round(100 * cases[nbytes].change_frac, 1) for nbytes in (128 * MIB, 16 * MIB)] == [-95.6, -90.8]
+    assert {case.verdict for nbytes, case in cases.items() if nbytes >= 16384} == {"regression"}
+    # Both print 0.00 GB/s: the times are compared.
+    assert (cases[8].by, cases[8].base_time_us, cases[8].new_time_us, cases[8].verdict) == ("time", 17.93, 85.47, "regression")
+    assert cases[128 * MIB].by == "busbw"
+
+
+@needs_cases
+def test_two_runs_that_scatter_show_no_difference():
+    log_path = FILES / "log_r9700_gdr_on_off_two_runs.log"
+    found = compare(f"{log_path}#1", f"{log_path}#2")
+
+    assert found.exit_code == 0
+    assert found.counts()["regression"] == 0
+    assert round(100 * by_size(found)[128 * MIB].change_frac, 1) == 0.5
+    assert by_size(found)[128 * MIB].verdict == "within noise"
+    assert [round(100 * by_size(found, placement)[8 * MIB].change_frac) for placement in ("out", "in")] == [-10, 23]
+    assert found.summary == ("all_reduce 8 B-128 MiB: no difference shown",)
+
+
+@needs_cases
+def test_three_repeats_an_arm_call_what_their_spread_allows():
+    found = compare(reps("default"), reps("nthreads4"))
+    cases = by_size(found)
+
+    assert found.exit_code == 1
+    assert [round(100 * cases[nbytes].change_frac, 1) for nbytes in (64 * MIB, 32 * MIB, 16 * MIB)] == [-14.8, -16.9, 0.8]
+    assert [cases[nbytes].verdict for nbytes in (64 * MIB, 32 * MIB, 16 * MIB)] == ["regression", "within noise", "within noise"]
+    assert (cases[64 * MIB].base_busbw_GBps, cases[64 * MIB].new_busbw_GBps) == (pytest.approx(2.300), pytest.approx(1.960))
+    assert (cases[64 * MIB].n_base, cases[64 * MIB].n_new) == (3, 3)
+
+
+@needs_cases
+def test_runs_of_different_ranks_are_not_comparable():
+    found = compare(FILES / "log_a100_single_210.log", FILES / "log_a100_pair_150.log")
+
+    assert found.exit_code == 8
+    assert found.why == "nothing is comparable: ranks 8 against 16"
+    assert {"what": "hosts", "base": "node01", "new": "node01, node02"} in found.changed
+
+
+@needs_cases
+def test_wrong_data_voids_the_speed():
+    path = FILES / "log_gh200_wrong_one_size.log"
+    found = compare(path, path)
+
+    assert found.exit_code == 7
+    assert by_size(found)[MIB].reason == "wrong data in BASE: 96 elements, so its speed says nothing"
+    assert by_size(found)[2 * MIB].verdict == "within noise"
+
+
+@needs_reference
+def test_two_runs_of_nccl_tests_on_one_machine_do_not_differ():
+    h200 = REFERENCE / "h200x2"
+    found = compare(h200 / "nccl-tests-mpi-1.log", h200 / "nccl-tests-mpi-2.log")
+
+    assert found.exit_code == 0
+    assert found.counts() == {"regression": 0, "improvement": 0, "within noise": 116, "missing": 0, "not comparable": 0}
+
+
+# ---- calibration: runs differ by 0.3 %, batches within a run by 2 % (two H200, reference measurements) ----
+
+
+def families(tmp_path, n, slower=lambda collective, nbytes: 1.0, **noise):
+    """n comparisons of a synthetic run with a repeat of itself."""
+    for seed in range(n):
+        rng = seeded(seed)
+        base = write_run(tmp_path / f"{seed}-base", sweep(rng, **noise))
+        new = write_run(tmp_path / f"{seed}-new", sweep(rng, slower=slower, **noise))
+        yield compare(base, new)
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch):
+    """Thousands of points are written here, and none must outlive a crash."""
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
+def test_a_run_compared_with_a_repeat_of_itself_raises_no_alarm(tmp_path):
+    found = list(families(tmp_path, 40))
+    cases = [case for one in found for case in one.cases]
+
+    assert sum(one.exit_code != 0 for one in found) == 0
+    assert sum(case.verdict in ("regression", "improvement") for case in cases) <= 0.01 * len(cases)
+
+
+def test_runs_that_differ_more_than_they_were_seen_to_raise_no_alarm_either(tmp_path):
+    found = list(families(tmp_path, 20, run_frac=0.01))
+
+    assert sum(one.exit_code != 0 for one in found) <= 1
+
+
+def test_a_shift_of_5_percent_is_found_at_every_size(tmp_path):
+    found = list(families(tmp_path, 12, slower=lambda collective, nbytes: 1.05))
+    cases = [case for one in found for case in one.cases]
+
+    assert sum(case.verdict == "regression" for case in cases) >= 0.95 * len(cases)
+    assert all(one.exit_code == 1 for one in found)
+
+
+def test_a_shift_of_5_percent_at_one_size_alone_is_found(tmp_path):
+    found = list(families(tmp_path, 20, slower=lambda collective, nbytes: 1.05 if (collective, nbytes) == ("all_reduce", 4 * MIB) else 1.0))
+    there = [case for one in found for case in one.cases if (case.collective, case.nbytes) == ("all_reduce", 4 * MIB)]
+
+    assert sum(case.verdict == "regression" for case in there) >= 0.95 * len(there)
+    assert sum(case.verdict == "regression" for one in found for case in one.cases) == sum(case.verdict == "regression" for case in there)
+
+
+def test_a_printed_shift_of_large_messages_alone_is_named_by_its_range(tmp_path):
+    for seed, (name, slower) in enumerate((("old", 1.0), ("new", 1.14))):
+        rng = seeded(seed)
+        sizes = [1 << k for k in range(20, 35)]
+        rows = [Measured(n, *(n / 3e5 * (slower if n > 512 * MIB else 1.0) * (1 + rng.gauss(0, 0.004)) for _ in range(2))) for n in sizes]
+        (tmp_path / f"{name}.log").write_text("\n".join(log("all_to_all", rows, 16, first=MIB)) + "\n")
+    found = compare(tmp_path / "old.log", tmp_path / "new.log")
+
+    assert {case.nbytes for case in found.cases if case.verdict == "regression"} == {1 << k for k in range(30, 35)}
+    assert re.fullmatch(r"all_to_all 1-16 GiB is 1[1-3](?: to 1[1-3])? % slower; small unchanged", found.summary[0])
+
+
+def test_several_baselines_make_one_band(tmp_path):
+    rng = seeded(3)
+    base = ",".join(str(write_run(tmp_path / f"b{i}", sweep(rng, collectives=("all_reduce",)))) for i in range(4))
+    same = write_run(tmp_path / "same", sweep(rng, collectives=("all_reduce",)))
+    slow = write_run(tmp_path / "slow", sweep(rng, collectives=("all_reduce",), slower=lambda collective, nbytes: 1.05))
+
+    assert compare(base, same).exit_code == 0
+    found = compare(base, slow)
+    assert found.counts()["regression"] == len(SIZES)
+    assert {(case.n_base, case.n_new) for case in found.cases} == {(4, 1)}
+
+
+def test_repeats_that_scatter_widely_are_believed_over_what_was_seen_elsewhere(tmp_path):
+    times = {"base": (100.0, 130.0, 85.0), "new": (118.0, 95.0, 140.0)}
+    paths = {side: [write_run(tmp_path / f"{side}{i}", [point(time_us=time)]) for i, time in enumerate(found)] for side, found in times.items()}
+    sides = {side: ",".join(map(str, found)) for side, found in paths.items()}
+
+    assert compare(sides["base"], sides["new"]).cases[0].verdict == "within noise"
+
+
+# ---- verdicts and reasons ----
+
+
+def one(tmp_path, base, new, threshold=0.03, **headers):
+    """The comparison of two runs of these points."""
+    number = len(list(tmp_path.iterdir()))
+    old = write_run(tmp_path / f"{number}-base", base)
+    return compare(old, write_run(tmp_path / f"{number}-new", new, **headers), threshold)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"clock": "eager"}, "clock graph against eager"),
+        ({"regime": "isolated"}, "regime streaming against isolated"),
+        ({"placement": "out"}, "placement in against out"),
+        ({"variant": "nvls-off"}, "variant unknown against nvls-off"),
+        ({"n_ranks": 16}, "ranks 8 against 16"),
+        ({"dtype": "bfloat16"}, "dtype float32 against bfloat16"),
+        ({"registered": "user"}, "registered none against user"),
+    ],
+)
+def test_cases_measured_differently_are_not_comparable_and_say_why(tmp_path, change, reason):
+    found = one(tmp_path, [point(time_us=300.0)], [point(time_us=300.0, **change)])
+
+    assert [(case.verdict, case.reason) for case in found.cases] == [("not comparable", reason)]
+    assert found.exit_code == 8
+
+
+@pytest.mark.parametrize(
+    "time_us, ops, comparable",
+    [(50.0, (64, 15), False), (50.0, (15, 15), False), (50.0, (128, 20), False), (50.0, (64, 16), True), (150.0, (64, 1), True)],
+)
+def test_few_operations_a_batch_count_below_100_us_only(tmp_path, time_us, ops, comparable):
+    found = one(tmp_path, [point(time_us=time_us, ops_per_batch=ops[0])], [point(time_us=time_us, ops_per_batch=ops[1])])
+
+    assert (found.cases[0].verdict == "within noise") is comparable
+    assert comparable or "operations a batch" in found.cases[0].reason
+
+
+def test_batches_of_calls_that_hosts_time_one_by_one_are_what_they_are(tmp_path):
+    few = {"clock": "host", "ops_per_batch": 4}
+
+    assert one(tmp_path, [point(time_us=50.0, **few)], [point(time_us=50.0, **few)]).exit_code == 0
+
+
+def test_a_log_of_means_is_held_against_our_mean_over_ranks(tmp_path):
+    rows = [Measured(256 * MIB, 995.0, 995.0)]
+    (tmp_path / "vendor.log").write_text("\n".join(log("all_reduce", rows, 8, first=256 * MIB)) + "\n")
+    ours = write_run(tmp_path / "ours", [point(256 * MIB, 1000.0)])
+    found = compare(tmp_path / "vendor.log", ours)
+    case = next(case for case in found.cases if case.placement == "in")
+
+    assert (case.verdict, case.over_ranks) == ("within noise", "mean")
+    assert (case.base_time_us, case.new_time_us) == (995.0, pytest.approx(995.0))
+    without = write_run(tmp_path / "without", [point(256 * MIB, 1000.0, mean_over_ranks_us=None)])
+    reasons = {case.reason for case in compare(tmp_path / "vendor.log", without).cases if case.placement == "in"}
+    assert reasons == {"times are over ranks as max against mean (assumed), and one side has no mean"}
+
+
+def test_a_short_time_of_a_log_is_not_held_against_a_graph(tmp_path):
+    (tmp_path / "vendor.log").write_text("\n".join(log("all_reduce", [Measured(512, 9.5, 9.5)], 8, first=512)) + "\n")
+    found = compare(tmp_path / "vendor.log", write_run(tmp_path / "ours", [point(512, 6.0)]))
+    case = next(case for case in found.cases if case.placement == "in")
+
+    assert (case.verdict, case.reason) == ("not comparable", "clock the log's own against graph, and below 100 µs launching counts")
+
+
+def test_what_one_side_lacks_is_missing_and_says_where(tmp_path):
+    failed = replace(point(64 * MIB), status="failed", reason="out of memory", time_us=None)
+    found = one(tmp_path, [point(), point(8 * MIB), point(64 * MIB)], [point(), point(16 * MIB), failed])
+    verdicts = {case.nbytes: (case.verdict, case.reason) for case in found.cases}
+
+    assert verdicts[8 * MIB] == ("missing", "not in NEW")
+    assert verdicts[16 * MIB] == ("missing", "not in BASE")
+    assert verdicts[64 * MIB] == ("missing", "no measurement in NEW: out of memory")
+    assert found.exit_code == 0
+
+
+def test_a_certain_change_below_the_threshold_is_no_regression(tmp_path):
+    points = [point(nbytes, truth(nbytes)) for nbytes in SIZES]
+    slower = [point(nbytes, truth(nbytes) * 1.02) for nbytes in SIZES]
+
+    assert one(tmp_path, points, slower).counts()["within noise"] == len(SIZES)
+    assert one(tmp_path, points, slower, threshold=0.01).counts()["regression"] == len(SIZES)
+
+
+def test_a_faster_run_is_an_improvement_and_ends_0(tmp_path):
+    points, faster = ([point(nbytes, truth(nbytes) * scale) for nbytes in SIZES] for scale in (1.0, 0.8))
+    found = one(tmp_path, points, faster)
+
+    assert (found.exit_code, found.counts()["improvement"]) == (0, len(SIZES))
+    assert found.cases[0].ratio == pytest.approx(0.8)
+    assert found.cases[0].change_frac == pytest.approx(0.25)
+    assert found.cases[0].ratio_low < 0.8 < found.cases[0].ratio_high
+    assert found.summary == ("all_reduce 8 B-1 GiB is 25 % faster",)
+
+
+def test_what_changed_between_the_headers_is_listed(tmp_path):
+    new = {"versions": {"nccl": "2.29.2", "torch": "2.13.0"}, "env": {"NCCL_ALGO": "Ring", "SLURM_JOB_ID": "7"}, "plugins": ("aws-ofi-nccl",)}
+    found = one(tmp_path, [point()], [point()], **new)
+
+    assert {item["what"]: (item["base"], item["new"]) for item in found.changed} == {
+        "version of nccl": (None, "2.29.2"),
+        "version of torch": (None, "2.13.0"),
+        "env NCCL_ALGO": (None, "Ring"),
+        "plug-ins": (None, "aws-ofi-nccl"),
+    }
+
+
+def test_a_rehearsal_is_said_to_be_none(tmp_path):
+    found = one(tmp_path, [point()], [point()], not_nccl=True)
+
+    assert any("NOT NCCL" in warning for warning in found.warnings)
+
+
+def test_the_document_is_json_without_nan(tmp_path):
+    found = one(tmp_path, [point(), point(8 * MIB)], [point()])
+    document = json.loads(json.dumps(found.to_json(), allow_nan=False))
+
+    assert document["counts"]["missing"] == 1
+    assert document["cases"][1]["ratio"] is None
+    assert set(document) == {"base", "new", "threshold_frac", "cases", "summary", "changed", "warnings", "exit_code", "why", "counts"}
+
+
+def test_a_usage_error_is_not_swallowed(tmp_path):
+    from nccl_bench.cli.compare import compare as command
+
+    with pytest.raises(UsageError, match="--threshold 3"):
+        command(str(tmp_path), str(tmp_path), threshold=3.0)
