@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -10,7 +11,6 @@ import pytest
 from nccl_tests_samples import Measured, log
 from run_samples import point, write_run
 
-from nccl_bench.errors import UsageError
 from nccl_bench.records import Point
 from nccl_bench.results.runs import open_runs
 from nccl_bench.verdict.export import write_csv, write_jsonl, write_parquet
@@ -46,12 +46,20 @@ def test_json_lines_are_points_that_can_be_read_again(runs):
     assert Point.from_json(records[0]) == point()
 
 
-def test_parquet_without_pyarrow_says_what_to_install(runs, tmp_path, monkeypatch):
-    for name in ("pyarrow", "fastparquet"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match="pyarrow") as caught:
-        write_parquet(runs, tmp_path / "x.parquet")
-    assert "nccl-bench[parquet]" in caught.value.hints[0]
+def without_pyarrow(*argv):
+    """Run a command in a Python that has no pyarrow."""
+    code = "import sys; sys.modules['pyarrow'] = None; from nccl_bench.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", code, *map(str, argv)], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path):
+    run = write_run(tmp_path / "a", [point(), point(8, root=0)])
+    parquet = without_pyarrow("export", run, "--format", "parquet", "-O", tmp_path / "x.parquet")
+    table = without_pyarrow("export", run, "--format", "csv")
+
+    assert parquet.returncode == 2
+    assert "nccl-bench[parquet]" in parquet.stderr
+    assert len(table.stdout.splitlines()) == 3
 
 
 @pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
