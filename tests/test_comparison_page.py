@@ -21,7 +21,7 @@ def test_text_says_the_verdict_first_and_every_case_after_it(tmp_path):
     assert shown[:4] == ["BASE old<b>", "NEW  new", "", "all_reduce 8 B-1 GiB is 9 % slower"]
     assert "  version of nccl: not known -> 2.29.2" in shown
     assert sum("▼ regression" in line for line in shown) == len(SIZES)
-    assert "28 cases: 28 regression (more than 3 %, and beyond noise)" in shown
+    assert "28 cases: 28 regressions (more than 3 %, and beyond noise)" in shown
     assert max(map(len, shown)) <= 100
 
 

@@ -29,7 +29,7 @@ def lines(comparison: Comparison) -> list[str]:
 
 
 def _counted(comparison: Comparison) -> str:
-    counts = [f"{n} {verdict}" for verdict, n in comparison.counts().items() if n]
+    counts = [f"{n} {verdict}{'s' if n > 1 and verdict in ('regression', 'improvement') else ''}" for verdict, n in comparison.counts().items() if n]
     return f"{len(comparison.cases)} cases: {', '.join(counts) or 'none'} (more than {100 * comparison.threshold_frac:g} %, and beyond noise)"
 
 
@@ -125,8 +125,8 @@ def html(comparison: Comparison) -> str:
         said,
         f"<p>{escape(_counted(comparison))}</p>",
         _html_rows("What else changed", ("what", "base", "new"), changed),
-        _html_rows("Warnings", ("warning",), [(warning,) for warning in comparison.warnings]),
         tables,
+        _html_rows("Warnings", ("warning",), [(warning,) for warning in comparison.warnings]),
     ]
     title = escape(f"{', '.join(comparison.new)} against {', '.join(comparison.base)}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>{_STYLE}</style>'

@@ -88,6 +88,6 @@ def warnings_of(base: Sequence[Run], new: Sequence[Run]) -> list[str]:
         for run in runs:
             if run.header.not_nccl:
                 warnings.append(f"{side} {run.label}: NOT NCCL: gloo on CPUs, a rehearsal")
-            if run.header.shared_gpu:
+            if run.header.shared_gpu and not run.imported:
                 warnings.append(f"{side} {run.label}: ranks share a GPU: behaviour, not a measurement")
     return list(dict.fromkeys(warnings))

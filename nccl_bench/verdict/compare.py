@@ -126,7 +126,7 @@ def judge(matches: Iterable[Match], threshold_frac: float = THRESHOLD) -> list[C
     for item in matches:
         if id(item) in measured:
             found = measured[id(item)]
-            verdict, reason = _verdict(found, threshold_frac, called[id(item)], siblings.get(id(item)))
+            verdict, reason = _verdict(found, threshold_frac, called[id(item)], siblings.get(id(item)), len(measured))
             results.append(_case(item, verdict, reason, found))
         else:
             results.append(_case(item, *_unmeasured(item), {}))
@@ -206,12 +206,13 @@ def _siblings(comparable: Sequence[Match], measured: dict[int, dict[str, Any]]) 
     return changes
 
 
-def _verdict(found: dict[str, Any], threshold_frac: float, called: bool, sibling: float | None) -> tuple[Verdict, str | None]:
+def _verdict(found: dict[str, Any], threshold_frac: float, called: bool, sibling: float | None, n_compared: int) -> tuple[Verdict, str | None]:
     change = found["change_frac"]
     if abs(change) <= threshold_frac:
         return "within noise", f"sure, but not more than {100 * threshold_frac:g} %" if called else None
     if not called:
-        return "within noise", "not beyond what repeats differ by" if abs(change) > threshold_frac else None
+        alone = found["p_value"] < ALPHA
+        return "within noise", f"one of {n_compared} comparisons: can be chance" if alone else "not beyond what repeats differ by"
     if sibling is not None and sibling * change < 0 and abs(sibling) > threshold_frac:
         return "within noise", f"the other half of the row moves the other way ({100 * sibling:+.1f} %)"
     return ("regression" if change < 0 else "improvement"), None
