@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import resource
 import socket
 import subprocess
@@ -18,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nccl_bench.errors import LaunchError, WorldError
-from nccl_bench.launch.board import ABORT, Board, BoardServer, LineReader, encode, rank_ranges
+from nccl_bench.launch.board import ABORT, Board, BoardServer, rank_ranges
 from nccl_bench.launch.launchers import Launch, candidate_ports
+from nccl_bench.launch.lines import LineReader, decode, encode
 from nccl_bench.launch.meeting import Address, Meeting, address_of, meet, meet_alone
 
 
@@ -299,7 +299,7 @@ def test_lines_come_out_whole_however_they_are_cut(messages: list[dict[str, str]
     data = b"".join(encode(message) for message in messages)
     reader = LineReader(1 << 16)
 
-    out = [message for start in range(0, len(data), size) for message in reader.feed(data[start : start + size])]
+    out = [decode(line) for start in range(0, len(data), size) for line in reader.feed(data[start : start + size])]
 
     assert out == messages
 
@@ -307,7 +307,15 @@ def test_lines_come_out_whole_however_they_are_cut(messages: list[dict[str, str]
 @given(st.binary(max_size=300))
 def test_any_bytes_are_messages_or_a_value_error(data: bytes) -> None:
     try:
-        messages = LineReader(100).feed(data)
+        messages = [decode(line) for line in LineReader(100).feed(data)]
     except ValueError:
         return
-    assert all(isinstance(json.loads(json.dumps(message)), dict) for message in messages)
+    assert all(isinstance(message, dict) for message in messages)
+
+
+def test_a_line_that_is_too_long_is_refused_before_its_end() -> None:
+    reader = LineReader(100)
+    reader.feed(b"x" * 60)
+
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        reader.feed(b"x" * 60)

@@ -20,7 +20,6 @@ of short messages.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import socket
@@ -33,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nccl_bench.errors import LaunchError
+from nccl_bench.launch.lines import LineReader, decode, encode
 
 Json = dict[str, Any]
 Replies = list[tuple[int, Json]]
@@ -196,37 +196,6 @@ def rank_ranges(ranks: Iterable[int]) -> str:
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" if last > first + 1 else f"{first}, {last}" for first, last in runs)
 
 
-def encode(message: Json) -> bytes:
-    """A message as a line."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-class LineReader:
-    """Bytes of one connection to messages. Raises ValueError where a line is too long or no JSON object."""
-
-    def __init__(self, limit_nbytes: int | None = None) -> None:
-        self.limit_nbytes = limit_nbytes
-        """None for no limit."""
-        self._chunks: list[bytes] = []
-        self._nbytes = 0
-
-    def feed(self, data: bytes) -> list[Json]:
-        """The messages that `data` completes."""
-        *lines, rest = data.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*self._chunks, lines[0]))
-            self._chunks, self._nbytes = [], 0
-        self._chunks.append(rest)
-        self._nbytes += len(rest)
-        longest = max(self._nbytes, *(len(line) for line in lines)) if lines else self._nbytes
-        if self.limit_nbytes is not None and longest > self.limit_nbytes:
-            raise ValueError("a line that is too long")
-        messages = [json.loads(line) for line in lines]
-        if not all(isinstance(message, dict) for message in messages):
-            raise ValueError("not an object")
-        return messages
-
-
 @dataclass(slots=True, eq=False)
 class _Connection:
     number: int
@@ -314,9 +283,8 @@ class BoardServer:
     def _read(self, connection: _Connection) -> None:
         try:
             data = connection.sock.recv(1 << 16)
-            messages = connection.reader.feed(data)
-            for message in messages:
-                self._send_all(self.board.handle(connection.number, message, time.monotonic()))
+            for line in connection.reader.feed(data):
+                self._send_all(self.board.handle(connection.number, decode(line), time.monotonic()))
         except BlockingIOError:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

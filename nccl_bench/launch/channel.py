@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import json
 import math
 import mmap
 import os
@@ -19,11 +18,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn
 
 from nccl_bench.errors import BUG, LaunchError
+from nccl_bench.launch.lines import LineReader, decode, encode
 
 Json = dict[str, Any]
 Phase = Literal["start", "meet", "setup", "warmup", "time", "verify", "done"]
@@ -43,8 +44,6 @@ _TEXT_AT, _TEXT_NBYTES = 64, 256
 _SEQUENCE = struct.Struct("<I")
 _PR_SET_PDEATHSIG = 1
 """prctl(2), linux/prctl.h."""
-_MESSAGE_NBYTES = 1 << 26
-"""A longer line than 64 MiB is not a message of ours."""
 STACK_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Asks a worker for the Python stacks of its threads."""
 
@@ -80,7 +79,8 @@ class WorkerChannel:
         self._page = mmap.mmap(page_fd, _PAGE_NBYTES)
         self._poll = select.poll()
         self._poll.register(read_fd, select.POLLIN)
-        self._inbox = _Lines()
+        self._reader = LineReader()
+        self._inbox: deque[bytes] = deque()
         self._sequence = 0
         self._reached, self._n_cases = -1, 0
 
@@ -107,7 +107,7 @@ class WorkerChannel:
 
     def send(self, type: str, **fields: Any) -> None:
         """Send one message to the supervisor: {"type": type, ...}."""
-        data = _line({"type": type, **fields})
+        data = encode({"type": type, **fields})
         try:
             while data:
                 data = data[os.write(self._write_fd, data) :]
@@ -117,15 +117,15 @@ class WorkerChannel:
     def receive(self, timeout_s: float | None = None) -> Json | None:
         """The next message of the supervisor, None after `timeout_s` seconds (None: wait for it)."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._inbox.ready:
+        while not self._inbox:
             left_ms = None if end is None else max(0, math.ceil((end - time.monotonic()) * 1000))
             if not self._poll.poll(left_ms):
                 return None
             data = os.read(self._read_fd, 1 << 16)
             if not data:
                 _leave()
-            self._inbox.feed(data)
-        return self._inbox.pop()
+            self._inbox.extend(self._reader.feed(data))
+        return _message(self._inbox.popleft())
 
     def enter(self, case_index: int, n_cases: int, phase: Phase, text: str = "", deadline_s: float = 0.0) -> None:
         """Say what begins now; `deadline_s` seconds from now it must have been followed by something else (0: no limit)."""
@@ -161,7 +161,7 @@ class SupervisorChannel:
         _TICK.pack_into(self._page, _TICK_AT, 0, 0, time.monotonic())
         os.set_blocking(self._read_fd, False)
         os.set_blocking(self._write_fd, False)
-        self._inbox = _Lines()
+        self._reader = LineReader()
         self._outbox = b""
         self._last = self._read_page() or Progress()
         self.ended = False
@@ -191,17 +191,15 @@ class SupervisorChannel:
         messages: list[Json] = []
         try:
             while data := os.read(self._read_fd, 1 << 18):
-                self._inbox.feed(data)
+                messages += [_message(line) for line in self._reader.feed(data)]
             self.ended = True
         except BlockingIOError:
             pass
-        while self._inbox.ready:
-            messages.append(self._inbox.pop())
         return messages
 
     def send(self, message: Json) -> None:
         """Send one message; what the pipe does not take now goes with the next `flush`."""
-        self._outbox += _line(message)
+        self._outbox += encode(message)
         self.flush()
 
     def flush(self) -> bool:
@@ -250,34 +248,16 @@ class SupervisorChannel:
         )  # fmt: skip
 
 
-class _Lines:
-    """Bytes to messages, a JSON object a line."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._lines: list[bytes] = []
-
-    @property
-    def ready(self) -> bool:
-        return bool(self._lines)
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _MESSAGE_NBYTES:
-            lines.append(self._rest)
-            self._rest = b""
-        self._lines.extend(line for line in lines if line)
-
-    def pop(self) -> Json:
-        line = self._lines.pop(0)
-        try:
-            message = json.loads(line)
-        except ValueError:
-            message = None
-        if isinstance(message, dict) and isinstance(message.get("type"), str):
+def _message(line: bytes) -> Json:
+    """What a line says; an error of kind "bug" where it is no message."""
+    try:
+        message = decode(line)
+        if isinstance(message.get("type"), str):
             return message
-        text = line[:200].decode("utf-8", "replace")
-        return {"type": "error", "kind": "bug", "exit_code": BUG, "why": f"not a message of a worker: {text!r}"}
+    except ValueError:
+        pass
+    text = line[:200].decode("utf-8", "replace")
+    return {"type": "error", "kind": "bug", "exit_code": BUG, "why": f"not a message of a worker: {text!r}"}
 
 
 def _nameless_file() -> int:
@@ -286,10 +266,6 @@ def _nameless_file() -> int:
         return int(os.memfd_create("nccl-bench"))
     with tempfile.TemporaryFile(prefix="nccl-bench-") as file:
         return os.dup(file.fileno())
-
-
-def _line(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _end_with(parent: int, read_fd: int) -> None:

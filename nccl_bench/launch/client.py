@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from nccl_bench.errors import WorldError
-from nccl_bench.launch.board import Board, LineReader, Replies, encode
+from nccl_bench.launch.board import Board, Replies
+from nccl_bench.launch.lines import LineReader, decode, encode
 
 Json = dict[str, Any]
 Then = Callable[[Json], None]
@@ -200,7 +201,7 @@ class TcpWire:
                     return messages
                 raise ConnectionResetError("the board closed the connection")
             try:
-                messages += self._reader.feed(data)
+                messages += [decode(line) for line in self._reader.feed(data)]
             except ValueError as err:
                 raise ConnectionResetError("not a board") from err
 
