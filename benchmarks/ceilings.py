@@ -157,9 +157,7 @@ def ceiling_of(row: dict[str, Any], gpus: str, nics: str | None, nodes: int, key
     ways = found.collectives[key]
     algorithm = algorithm if algorithm in ways.by_algorithm else None
     ceiling = ways.of(algorithm)
-    return Judged(
-        row, gpus, nics, nodes, key, algorithm, ceiling.line_GBps, ceiling.attainable_GBps, found.platform, ways.fastest
-    )
+    return Judged(row, gpus, nics, nodes, key, algorithm, ceiling.line_GBps, ceiling.attainable_GBps, found.platform, ways.fastest)
 
 
 def reports() -> list[Judged]:

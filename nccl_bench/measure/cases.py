@@ -14,7 +14,8 @@ from nccl_bench.records import Case, Clock
 SLOT_ALIGN = 512
 """Buffers start at multiples of 512 B, as cudaMalloc'd ones do at least at 256 B (CUDA C programming guide, device memory accesses)."""
 PREMUL_DTYPES = ("float16", "float32", "float64")
-"""What torch's NCCL backend takes for PREMUL_SUM (ProcessGroupNCCL's getNcclReduceOp)."""
+"""What torch's NCCL backend takes for PREMUL_SUM (ProcessGroupNCCL's getNcclReduceOp), but for bfloat16: torch 2.11 hands NCCL
+the factor's float32 bits there, and every result is 0 (seen on an H200 with NCCL 2.28.9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,8 @@ def _no_type(case: Case, facts: WorldFacts) -> str | None:
         return None
     if fp8 and not facts.fp8:
         return f"{case.dtype} needs GPUs of compute capability 9.0 and NCCL 2.24 or later"
+    if case.op == "premul_sum" and facts.n_ranks == 1:
+        return "one rank: NCCL's reduce_scatter copies and leaves the factor out (seen with 2.28.9)"
     if case.op == "premul_sum" and case.dtype not in PREMUL_DTYPES:
         return f"torch has premul_sum for {', '.join(PREMUL_DTYPES)} only"
     return None

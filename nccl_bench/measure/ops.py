@@ -116,7 +116,7 @@ class _Layout:
         self.send_nbytes, self.recv_nbytes = buffer_nbytes(case.collective, case.nbytes, case.n_ranks, case.placement)
         self.part = case.nbytes // self.dtype.itemsize // case.n_ranks
         """Elements of one rank's share, where the size is shared out."""
-        self.op = reduce_op(case.op, self.dtype, world.device) if case.op else None
+        self.op = reduce_op(case.op) if case.op else None
         half = self.n // 2
         self.partner = _partner(self.rank, self.n, pair)
         self.serves = self.partner is not None and (self.rank < half if pair is None else self.rank == pair[0])
@@ -150,12 +150,8 @@ def _partner(rank: int, n: int, pair: tuple[int, int] | None) -> int | None:
     return None if rank >= 2 * half else (rank + half) % (2 * half)
 
 
-def reduce_op(name: str, dtype: torch.dtype, device: torch.device) -> Any:
-    """torch's reduction for our name; PREMUL_SUM with the pattern's factor.
-
-    The factor is a tensor of the data's type: torch 2.11 hands NCCL a plain number for bfloat16 as float32 bits, and
-    all results are 0 (seen on an H200 with NCCL 2.28.9).
-    """
+def reduce_op(name: str) -> Any:
+    """torch's reduction for our name; PREMUL_SUM with the pattern's factor."""
     if name == "premul_sum":
         return dist._make_nccl_premul_sum(PREMUL_FACTOR)
     return getattr(dist.ReduceOp, name.upper())

@@ -99,7 +99,7 @@ class Sweeper:
             return Measured(point=_point(case, status="skipped", reason=refusal))
         run = self._start(case, report)
         try:
-            return self._finish(run, self._time(run), started_at)
+            return self._finish(run, self._time(run, planned.lateness), started_at)
         finally:
             run.timer.close()
 
@@ -168,14 +168,16 @@ class Sweeper:
         except RuntimeError as err:
             raise CollectiveError(f"{case.label()}: {first_line(err)}") from err
 
-    def _time(self, run: _Run) -> StopRule:
+    def _time(self, run: _Run, lateness: bool) -> StopRule:
+        """Series until the rule says stop; for lateness alone the least number of them."""
         spec, timer = self.spec, run.timer
         assert spec.budget_s is not None
         assert spec.precision is not None
         first_us = self._warm_up(run)
         n_total = None if spec.iters is None else spec.iters // timer.k
         quantum = timer.quantum_us / run.op.trips
-        rule = StopRule(precision=spec.precision, budget_s=spec.budget_s, quantum_us=quantum, n_batches=n_total)
+        precision = math.inf if lateness else spec.precision
+        rule = StopRule(precision=precision, budget_s=spec.budget_s, quantum_us=quantum, n_batches=n_total)
         first = batches_per_series(first_us * timer.k * run.op.trips, spec.budget_s)
         if timer.k == 1 and timer.sample == "op" and first == MAX_BATCHES:
             first = OPS_FAST  # single quick operations: more of them cost nothing
