@@ -4,7 +4,8 @@
     benchmarks/clocks.py -g 2 [-b 8 -e 64M -f 4] [--collectives all_reduce ...] [--keep FOLDER]
 
 Runs `--clock graph,queued`, `--clock graph,eager`, `--clock eager` twice and `--clock graph` again, and prints, size by size:
-queued / graph (within 5 %), eager beside graph / eager alone (within 5 %), graph / graph of another run (within 1 %), and what eager differs by from itself in another run.
+queued / graph (within 5 %), eager beside graph / eager alone (within 5 %), graph / graph of another run (within 1 %),
+and what eager differs by from itself in another run.
 Below 1 MiB queued stays about 1 µs an operation above graph: kernels launched one by one leave a gap that a graph does not.
 Exit code 0 where the medians of the first three hold, 1 otherwise.
 """
