@@ -1,6 +1,7 @@
 """The commands import, compare and export, from argv to exit code."""
 
 import json
+from pathlib import Path
 
 import pytest
 from field_cases import FILES, needs_cases
@@ -71,6 +72,12 @@ def test_a_failed_run_ends_4_and_quotes_its_line(crashed, capsys):
     assert "common.cu:392" in shown.err
     assert f"nccl-bench: exit 4: {crashed}:" in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err
+    assert shown.out == ""
+    assert run(["import", crashed, "--json", "-O", "r"]) == 4
+    document = json.loads(capsys.readouterr().out)
+    assert (document["points"], document["hangs"]) == ([], [])
+    assert "common.cu:392" in document["header"]["why"]
+    assert not Path("r").exists()
 
 
 def test_in_a_batch_the_failed_are_recorded_and_the_rest_goes_on(good, crashed, tmp_path, capsys):

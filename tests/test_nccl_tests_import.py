@@ -412,6 +412,15 @@ def test_files_that_cannot_be_read_are_errors_with_their_path(tmp_path):
             import_file(path)
 
 
+def test_a_file_too_large_to_read_is_refused_before_it_is_read(tmp_path):
+    huge = tmp_path / "huge.log"
+    with huge.open("wb") as file:
+        file.truncate(300 << 20)
+
+    with pytest.raises(DataError, match="300 MiB, more than 256"):
+        import_file(huge)
+
+
 def test_one_row_is_read_with_or_without_its_header():
     line = row("all_reduce", Measured(1 << 20, 25.27, 19.9), 2)
 

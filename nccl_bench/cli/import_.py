@@ -39,13 +39,13 @@ def import_(
     from nccl_bench.results.importers import header_of, points_of
 
     files, failed = _read(logs, group_size)
-    kept = [file for file in files if file.points or file.hangs]
-    if kept:
-        header, points = header_of(files), points_of(kept)
+    if files:
+        header, points = header_of(files), points_of(files)
         for warning in header.warnings:
             write_warning(warning, sys.stderr)
-        path = _written(out, header, points, kept, quiet=json)
-        sys.stdout.write(_document(header, points, kept) if json else "\n".join(_said(kept, points, path)) + "\n")
+        path = _written(out, header, points, files, quiet=json)
+        said = _document(header, points, files) if json else "".join(f"{line}\n" for line in _said(files, points, path))
+        sys.stdout.write(said)
     if not failed:
         return Ended(exit_code=0, why="done")
     if len(logs) == 1:
@@ -83,7 +83,7 @@ def _written(out: Path | None, header: RunHeader, points: tuple[Point, ...], fil
 
     from nccl_bench.results.store import RESULTS, create_run, default_path
 
-    if out is None and (quiet or not points):
+    if (out is None and (quiet or not points)) or not (points or any(file.hangs for file in files)):
         return None
     stem = Path(files[0].path).name.split(".")[0] or "log"
     path = out if out is not None else default_path(Path(RESULTS), datetime.now(UTC), stem, header.n_ranks or 0, job="imported")
