@@ -368,3 +368,16 @@ def test_the_layout_is_that_of_a_captured_log(name: str) -> None:
     assert len(fixed) == 6
     for line in fixed:
         assert re.sub(r"Pid +\d+", "Pid", line) in without_pid
+
+
+def test_an_imported_all_reduce_with_both_halves_keeps_them_in_one_row_and_says_whose_times_they_are() -> None:
+    halves = [
+        point(1 << 20, median, placement=form, over_ranks="mean (assumed)", source="a.log:7", clock=None, regime=None)
+        for form, median in (("out", 25.0), ("in", 30.0))
+    ]
+
+    text = log(halves)
+
+    assert [(row[5], row[9]) for row in data_rows(text)] == [("25.00", "30.00")]
+    assert "maximum over ranks" not in text
+    assert "mean (assumed) over ranks, from a.log:7" in text

@@ -43,7 +43,7 @@ def run(options: Options, environ: Mapping[str, str], argv: Sequence[str], stdou
     screen = _Screen(options, spec, stdout, stderr)
     ended = Ended(exit_code=0, why="")
     try:
-        for event in run_sweep(spec, launch, where, n_local=n_local, environ=environ, argv=argv, variants=variants):
+        for event in run_sweep(spec, launch, where, n_local=n_local, environ=environ, argv=argv, variants=variants, stderr=stderr):
             if isinstance(event, flow.Ended):
                 ended = screen.end(event, speak=launch.rank == 0 or bool(event.lines))
             else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from nccl_bench.fabric.nccl_log import socket_warning
 from nccl_bench.fabric.topology import topology_json
@@ -14,11 +16,12 @@ from nccl_bench.flows.header import header_of, node_names
 from nccl_bench.flows.tuning import TuningLog
 from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.values import Finished, Go, Joined, Json, Message, Noise, Started
-from nccl_bench.measure.spec import SweepSpec
+from nccl_bench.measure.spec import SweepSpec, check_backend
 from nccl_bench.records import Point
 from nccl_bench.results.store import RunWriter, create_run, default_path
 
 BATCHES_FILE = "batches.jsonl"
+STDERR = "stderr"
 WORST = 16
 """Late ranks that a point names without --keep-ranks."""
 
@@ -56,10 +59,13 @@ class Keeper:
             yield from self._message(event.content)
         elif isinstance(event, Finished):
             self._hang = None if event.hang is None else asdict(event.hang)
+            if event.exit_code and self.writer is not None:
+                keep_noise(self.writer.path, event.kept)
             yield Ended(exit_code=event.exit_code, why=event.why, lines=event.lines)
 
     def _start(self, go: Go) -> Iterator[Event]:
         self._backend = go.backend
+        check_backend(self.spec, go.backend)  # before a directory is made
         if self.joined is None:
             return  # not rank 0
         self.log.n_ranks = go.world_size
@@ -153,6 +159,15 @@ class Keeper:
         if ended.exit_code:
             lines = (*lines, f"kept          {n_points} case{'' if n_points == 1 else 's'} in {path}", *([more] if more else []))
         return replace(ended, lines=lines, path=path, n_points=n_points, algorithms=self.writer.header.algorithms)
+
+
+def keep_noise(path: Path, kept: Mapping[int, Sequence[str]]) -> None:
+    """What the workers of this process, and NCCL and torch in them, wrote last: a file a rank under stderr/."""
+    for rank, lines in kept.items():
+        if lines:
+            with contextlib.suppress(OSError):  # the run's own error counts, not this
+                (path / STDERR).mkdir(exist_ok=True)
+                (path / STDERR / f"rank-{rank}.txt").write_text("\n".join(lines) + "\n")
 
 
 def condense(lateness_us: Sequence[float], hosts: Sequence[str], keep_all: bool) -> Json:

@@ -5,12 +5,14 @@ Yields events; prints nothing. On ranks other than 0 only Ended comes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import TextIO
 
 from nccl_bench import __version__
 from nccl_bench.errors import LaunchError, NcclBenchError
@@ -37,8 +39,11 @@ def sweep(
     argv: Sequence[str],
     variants: Sequence[Variant] = (),
     worker: tuple[str, ...] = WORKER,
+    stderr: TextIO | None = None,
 ) -> Iterator[Event]:
     """Run a sweep on the ranks of `launch` (n_local of them here where nobody launched us), then once more for each variant.
+
+    `stderr`: where the libraries' own lines go at once when the user asked for them (NCCL_DEBUG).
 
     Raises UsageError, LaunchError and what else ends a run before it begins.
     """
@@ -49,34 +54,37 @@ def sweep(
         asked = replace(spec, variant=variant.name)
         log = TuningLog(log_path(asked, {**environ, **variant.env}))
         plan = _plan(asked, offer, environ, variant.env, log, n_local, worker, number)
-        ended = yield from _one_pass(keeper.begin(asked, log), launch, plan, environ)
+        ended = yield from _one_pass(keeper.begin(asked, log), launch, plan, environ, stderr)
         if ended.exit_code:
             break
     if not ended.exit_code and keeper.wants_probe(spec):
-        yield from _probe(keeper, spec, launch, offer, environ, n_local, worker, 1 + len(variants))
+        yield from _probe(keeper, spec, launch, offer, environ, n_local, worker, 1 + len(variants), stderr)
     yield keeper.close(ended)
 
 
-def _one_pass(keeper: Keeper, launch: Launch, plan: Plan, environ: Mapping[str, str]) -> Generator[Event, None, Ended]:
+def _one_pass(keeper: Keeper, launch: Launch, plan: Plan, environ: Mapping[str, str], stderr: TextIO | None) -> Generator[Event, None, Ended]:
     """One supervised run; everything but its end is yielded."""
     ended = Ended(exit_code=0, why="")
-    events = supervise(launch, plan, environ)
-    for event in events:
-        try:
-            shown = list(keeper.take(event))
-        except NcclBenchError as err:
-            # Tell the others: every rank ends with this code.
-            last = events.throw(err)
-            shown = [
-                Ended(exit_code=err.exit_code, why=last.why if isinstance(last, Finished) and last.why else err.why, lines=(err.why, *err.hints))
-            ]
-        for item in shown:
-            if isinstance(item, Ended):
-                ended = item
-            else:
-                yield item
+    # Closing it, should this flow itself break, ends the other ranks too.
+    with contextlib.closing(supervise(launch, plan, environ, stderr=stderr)) as events:
+        for event in events:
+            try:
+                shown = list(keeper.take(event))
+            except NcclBenchError as err:
+                shown = [_stopped(err, events.throw(err))]
+            for item in shown:
+                if isinstance(item, Ended):
+                    ended = item
+                else:
+                    yield item
     keeper.end_pass()
     return ended
+
+
+def _stopped(err: NcclBenchError, last: object) -> Ended:
+    """The end that an error of the flow makes: the others were told, and every rank ends with its code."""
+    why = last.why if isinstance(last, Finished) and last.why else err.why
+    return Ended(exit_code=err.exit_code, why=why, lines=(err.why, *err.hints))
 
 
 def _probe(
@@ -88,12 +96,13 @@ def _probe(
     n_local: int,
     worker: tuple[str, ...],
     index: int,
+    stderr: TextIO | None,
 ) -> Iterator[Event]:
     """Fresh workers that call everything once with NCCL's log on, where the clocks of the table forbade it."""
     asked = replace(spec, clocks=("host",), iters=1, warmup_iters=0, check=False, duration_s=None, keep_batches=False)
     log = TuningLog(log_path(asked, environ, probe=True))
     plan = _plan(asked, dict(offer), environ, {}, log, n_local, worker, index)
-    ended = yield from _one_pass(keeper.begin(asked, log, probe=True), launch, plan, environ)
+    ended = yield from _one_pass(keeper.begin(asked, log, probe=True), launch, plan, environ, stderr)
     if ended.exit_code:
         yield Warned(text=f"the algorithms that ran are not known: the probe after the table ended {ended.exit_code}: {ended.why}")
 

@@ -75,7 +75,9 @@ class NcclTestsLog:
         self._write(*_header_lines(self._header, str(table[0])))
         for line in _about(point):
             self._comment(line)
-        single = not self._both or len(COLLECTIVES[point.collective].placements) == 1
+        # torch has one form of some collectives; an imported log may hold both of any.
+        row = COLLECTIVES.get(point.collective)
+        single = not self._both or (point.source is None and row is not None and len(row.placements) == 1)
         self._single = single
         if single:
             form = "in place" if point.placement == "in" else "out of place"
@@ -136,7 +138,9 @@ def _table_key(point: Point) -> tuple[object, ...]:
 def _about(point: Point) -> list[str]:
     """What the columns cannot say."""
     special = [
-        f"clock {point.clock}, {point.regime}, time: median of the maximum over ranks (nccl-tests: mean over ranks)",
+        f"time: {point.over_ranks} over ranks, from {point.source}"
+        if point.source is not None
+        else f"clock {point.clock}, {point.regime}, time: median of the maximum over ranks (nccl-tests: mean over ranks)",
         f"variant {point.variant}" if point.variant else "",
         f"shift {point.shift}" if point.shift else "",
         f"axis {point.group.axis}: {point.group.n_groups} groups of {point.group.size} ranks" if point.group is not None and point.group.axis else "",
