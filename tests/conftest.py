@@ -32,9 +32,21 @@ def n_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() and dist.is_nccl_available() else 0
 
 
+_NOT_PURE = ("subprocess", "multiprocessing", "importorskip", "torch", "Popen", "fake_worker", "fake_run")
+"""Words of a test module that needs torch or other processes."""
+
+
+@functools.cache
+def is_pure(path) -> bool:
+    """Whether a test module needs neither torch nor other processes, so that it also runs on other Pythons."""
+    return not any(word in path.read_text() for word in _NOT_PURE)
+
+
 def pytest_collection_modifyitems(items):
-    """Skip GPU tests, with the reason, where there are fewer GPUs than they need."""
+    """Mark what is pure; skip GPU tests, with the reason, where there are fewer GPUs than they need."""
     for item in items:
+        if is_pure(item.path):
+            item.add_marker(pytest.mark.pure)
         marker = item.get_closest_marker("gpu")
         if marker is not None:
             needed = marker.args[0] if marker.args else 1
