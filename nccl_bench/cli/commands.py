@@ -44,7 +44,7 @@ COMMANDS = (
     _row("export", _SHOW, "write a run as CSV, Parquet, JSON Lines or an nccl-tests log", "export latest --format csv"),
     _row("plan", _TRAINING, "what a training step sends and what that costs on this fabric", "plan --preset llama3-70b --gpus 8xH100-SXM --nodes 8"),
     _row("search", _TRAINING, "which parallel layout wastes least", "search --preset llama3-70b --gpus 8xH100-SXM --nodes 8"),
-    _row("slurm", _SLURM, "print a ready sbatch script", "slurm --kind accept --nodes 32"),
+    _row("slurm", _SLURM, "print a ready sbatch script", "slurm --nodes 32 > sweep.sbatch"),
     _row("explain", _WORDS, "the words of the tables, in short", "explain busbw"),
 )
 
