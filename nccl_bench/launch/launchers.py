@@ -353,7 +353,8 @@ def _token(environ: Mapping[str, str], chosen: _Source) -> str:
         if environ.get(name):
             return f"{chosen.launcher}:{environ.get('SLURM_JOB_ID', '-')}:{environ[name]}"
     if chosen.launcher in ("slurm", "torchrun", "pmi") and environ.get("SLURM_STEP_ID"):
-        return f"slurm:{environ.get('SLURM_JOB_ID', '-')}.{environ['SLURM_STEP_ID']}:{address}"
+        again = environ.get("SLURM_RESTART_COUNT", "0")  # a requeued job has its old id, and steps from 0 on
+        return f"slurm:{environ.get('SLURM_JOB_ID', '-')}.{environ['SLURM_STEP_ID']}.{again}:{address}"
     return f"{chosen.launcher}:{environ.get('SLURM_JOB_ID', '-')}:{address}"
 
 
