@@ -398,3 +398,8 @@ def test_a_dgx1_of_the_list_is_the_cube_mesh() -> None:
     node = spec.node_of(8, gpus.find("V100-SXM"), None)
 
     assert {sum(count for _peer, count in gpu.nvlink.bonds or ()) for gpu in node.gpus or () if gpu.nvlink} == {6}
+
+
+def test_a_domain_larger_than_the_model_has_is_refused_and_not_reckoned_as_if_nothing_bound_it() -> None:
+    with pytest.raises(DetectError, match="larger than 4"):
+        topology_of("5xGH200", "1x25-IB", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from nccl_bench.errors import DetectError
 from nccl_bench.fabric import bounds
 from nccl_bench.fabric.bounds import Bound, Part, least, most
 from nccl_bench.fabric.domain import Domain, Rates
@@ -218,4 +219,6 @@ def _inside(domain: Domain, first: int, second: int, effective: bool) -> Bound:
         rate = max(relays) if effective else min(rates.links[first], rates.links[second])
         return Bound(rate, f"links between GPU {first} and {second}, by way of another")
     slots = min(rates.slots[first], rates.slots[second])
-    return Bound(slots if not math.isinf(slots) else min(rates.links), domain.slot_words)
+    if math.isinf(slots):
+        raise DetectError(f"how GPU {first} and GPU {second} of one node are joined is not known: no link between them, and no PCIe slot")
+    return Bound(slots, domain.slot_words)

@@ -81,6 +81,12 @@ def topology_of(gpus: str, nics: str | None, nodes: int, *, racks: str | None = 
 
 def node_of(count: int, model: GpuModel, nics: tuple[int, float, LinkLayer] | None) -> Node:
     """One domain of `count` GPUs, joined as the model is sold; NICs shared out evenly over the GPUs."""
+    if model.c2c and model.domain is not None and count > model.domain:
+        # Behind a Grace CPU there is no PCIe path that would join the rest.
+        raise DetectError(
+            f"{count}x{model.label}: no domain of this model is larger than {model.domain} GPUs",
+            f"name the GPUs of one NVLink domain, and how many there are: --gpus {model.domain}x{model.name} --nodes N",
+        )
     switched = model.joined[0] == "switch" and model.links > 0
     found = tuple(_gpu(at, count, model, switched) for at in range(count))
     return Node(gpus=found, nics=None if nics is None else _nics(count, *nics), switch=switched)
