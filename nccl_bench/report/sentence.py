@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from nccl_bench.collectives import COLLECTIVES
 from nccl_bench.records import Ceiling, Point
@@ -32,6 +33,18 @@ class Look:
     shared_gpu: bool = False
     wide: bool = False
     color: bool = False
+
+
+class Rated(Protocol):
+    """What has a size and a bus bandwidth: a point, a sample of a curve."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+
+    @property
+    def busbw_GBps(self) -> float | None:
+        """Bus bandwidth, None where there is none."""
 
 
 NOTHING = Ceiling()
@@ -109,7 +122,7 @@ def _latency(name: str, good: list[tuple[Point, Ceiling]], look: Look) -> str:
     return text if half is None else f"{text}; half of its speed at {about_size(half)}"
 
 
-def half_bandwidth_nbytes(points: Iterable[Point]) -> float | None:
+def half_bandwidth_nbytes(points: Iterable[Rated]) -> float | None:
     """The size in bytes at which half of the peak bus bandwidth is reached; None where even the smallest size is that fast.
 
     n1/2 of Hockney, The communication challenge for MPP, Parallel Computing 20 (1994), with the peak seen for the limit.

@@ -1,0 +1,175 @@
+"""The ceilings of a recorded run: its topology, its ranks' places in it, and what the fabric's arithmetic says of each case.
+
+A run that recorded no topology (a log of nccl-tests) is held against the models of the GPUs it names, and the assumptions say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nccl_bench.errors import NcclBenchError
+from nccl_bench.fabric import files, ideal
+from nccl_bench.fabric.complete import complete
+from nccl_bench.fabric.gpus import by_driver_name
+from nccl_bench.fabric.topology import Gpu, Node, Topology
+from nccl_bench.records import Ceiling, RunHeader
+from nccl_bench.results.runs import Run
+
+BY_MODEL = "GPUs as the log lists them, joined as their models are sold: it has no topology"
+Places = tuple[tuple[str, int], ...]
+"""By rank: (host, GPU index in the topology)."""
+
+
+class RunCeilings:
+    """What a run's cases are held against; each combination is reckoned once."""
+
+    def __init__(self, topology: Topology | None, places: Places | None, environ: Mapping[str, str], why_not: str | None) -> None:
+        self.topology = topology
+        """None where nothing is known of the fabric."""
+        self.why_not = why_not
+        """Why there are no ceilings at all; of single cases, what was last missing."""
+        self._places, self._environ = places, environ
+        self._known: dict[object, ideal.Ceilings | None] = {}
+
+    def of(
+        self, n_ranks: int | None, *, dtype: str | None = None, op: str | None = None, group: Sequence[int] | None = None
+    ) -> ideal.Ceilings | None:
+        """The ceilings of a group of `n_ranks`; `group`: its ranks, where it is not all of them. None where they are not known."""
+        places = self._of_group(n_ranks, group)
+        if self.topology is None or places is None:
+            return None
+        key = (dtype, op, places)
+        if key not in self._known:
+            try:
+                self._known[key] = ideal.ceilings(self.topology, places, self._environ, dtype=dtype or "float32", op=op or "sum")
+            except NcclBenchError as err:
+                self._known[key], self.why_not = None, err.why
+        return self._known[key]
+
+    def _of_group(self, n_ranks: int | None, group: Sequence[int] | None) -> Places | None:
+        if self._places is None or n_ranks is None:
+            return None
+        if group is not None and len(group) == n_ranks and all(0 <= rank < len(self._places) for rank in group):
+            return tuple(self._places[rank] for rank in group)
+        if n_ranks == len(self._places):
+            return self._places
+        self.why_not = f"which {n_ranks} of the {len(self._places)} ranks took part is not recorded"
+        return None
+
+
+def ceiling_of(
+    found: ideal.Ceilings | None, collective: str, *, nbytes: int, busbw_GBps: float | None, shift: str | None = None, algorithm: str | None = None
+) -> Ceiling:
+    """What one measured case is held against; all None where nothing is known. Below the size at which latency and bytes cost alike
+    (both terms of T = latency + S / rate) it is limited by latency, and no bandwidth is expected of it."""
+    if found is None or collective not in found.collectives:
+        return Ceiling()
+    name = f"{collective}:node" if shift == "node" and f"{collective}:node" in found.collectives else collective
+    row, best = found.collectives[name], found.of(collective, algorithm, shift)
+    latency_us = row.latency_us
+    seen = best.expected
+    slow = latency_us is not None and best.attainable_GBps > 0 and nbytes * row.bus_factor / best.attainable_GBps * 1e-3 < latency_us
+    if slow or seen is None:
+        limit = "latency" if slow else best.limited_by
+        return Ceiling(attainable_GBps=best.attainable_GBps, line_GBps=best.line_GBps, limited_by=limit, latency_us=latency_us)
+    return Ceiling(
+        expected_low_GBps=seen.low_GBps,
+        expected_high_GBps=seen.mid_GBps,
+        share_frac=None if busbw_GBps is None else busbw_GBps / seen.mid_GBps,
+        attainable_GBps=best.attainable_GBps,
+        limited_by=best.limited_by,
+        line_GBps=best.line_GBps,
+        latency_us=latency_us,
+    )
+
+
+def ceilings_of(run: Run) -> RunCeilings:
+    """The ceilings of a run. Never raises: what is missing is said in `why_not`."""
+    header = run.header
+    if header.not_nccl or header.shared_gpu:
+        return RunCeilings(_recorded(header), None, header.env, "no measurement of NCCL: nothing to hold it against")
+    try:
+        topology = _recorded(header) or _from_log(run) or _from_ranks(header)
+    except NcclBenchError as err:
+        return RunCeilings(None, None, header.env, err.why)
+    if topology is None:
+        return RunCeilings(None, None, header.env, "the run names no GPUs, so what they could do is not known")
+    places = _places(header, topology)
+    why = None if places is not None else "the ranks' GPUs are not among those of the recorded topology"
+    found = RunCeilings(topology, places, header.env, why)
+    found.of(header.n_ranks)
+    return found
+
+
+def _recorded(header: RunHeader) -> Topology | None:
+    """The topology that run.json holds."""
+    record = header.topology
+    nodes = record.get("nodes") if isinstance(record, Mapping) else None
+    if not isinstance(nodes, list) or not nodes:
+        return None
+    read = tuple(Node.from_json(node if isinstance(node, Mapping) else {}) for node in nodes)
+    return Topology(nodes=tuple(complete(node, header.env) for node in read), sources=("the run's own record",))
+
+
+def _from_log(run: Run) -> Topology | None:
+    """What NCCL's own lines in a log say, where they name every GPU."""
+    path = Path(run.path)
+    if not path.is_file() or run.points is None:
+        return None
+    try:
+        topology = files.topology_from([path], run.header.env)
+    except NcclBenchError:
+        return None
+    known = all(node.gpus and all(gpu.model is not None for gpu in node.gpus) for node in topology.nodes)
+    return topology if known and _places(run.header, topology) is not None else None
+
+
+def _from_ranks(header: RunHeader) -> Topology | None:
+    """Nodes of the GPUs that the ranks name, joined as these models are sold."""
+    by_host: dict[str, list[Mapping[str, Any]]] = {}
+    for rank in header.ranks:
+        if not isinstance(rank.get("gpu"), Mapping) or not rank["gpu"].get("name"):
+            return None
+        by_host.setdefault(str(rank.get("host")), []).append(rank["gpu"])
+    if not by_host:
+        return None
+    nodes = tuple(complete(Node(host=host, gpus=_gpus(found)), header.env) for host, found in by_host.items())
+    return Topology(nodes=nodes, sources=("the log's list of devices, table of models",), assumptions=(BY_MODEL,))
+
+
+def _gpus(found: Sequence[Mapping[str, Any]]) -> tuple[Gpu, ...]:
+    gpus = [Gpu(index=at, name=str(gpu["name"]).removeprefix("NVIDIA ").strip(), bus_id=gpu.get("pci")) for at, gpu in enumerate(found)]
+    # The table's own name, so that "H100 80GB HBM3" is the SXM.
+    return tuple(replace(gpu, name=model.name) if (model := by_driver_name(gpu.name or "")) is not None else gpu for gpu in gpus)
+
+
+def _places(header: RunHeader, topology: Topology) -> Places | None:
+    """By rank: its GPU found in its host's node by UUID, else by PCI address, else by its number; None where one is not there."""
+    nodes = {node.label: node for node in topology.nodes}
+    if len(topology.nodes) == 1 and len({rank.get("host") for rank in header.ranks}) == 1:
+        nodes |= {str(header.ranks[0].get("host")): topology.nodes[0]}
+    places = []
+    for rank in header.ranks:
+        node, gpu = nodes.get(str(rank.get("host"))), rank.get("gpu")
+        index = _index(node.gpus or (), gpu) if node is not None and isinstance(gpu, Mapping) else None
+        if node is None or index is None:
+            return None
+        places.append((node.label, index))
+    return tuple(places) if len(set(places)) == len(places) and places else None
+
+
+def _index(gpus: Sequence[Gpu], wanted: Mapping[str, Any]) -> int | None:
+    if wanted.get("uuid") and any(gpu.uuid for gpu in gpus):
+        return next((gpu.index for gpu in gpus if gpu.uuid == wanted["uuid"]), None)
+    if wanted.get("pci") and any(gpu.bus_id for gpu in gpus):
+        return next((gpu.index for gpu in gpus if _bus(gpu.bus_id) == _bus(wanted["pci"])), None)
+    return next((gpu.index for gpu in gpus if gpu.index == wanted.get("index")), None)
+
+
+def _bus(text: str | None) -> str:
+    """A PCI address without function, with a four-digit domain, lower case: "0000:1a:00" of "00000000:1A:00.0"."""
+    domain, _, rest = (text or "").lower().partition(":")
+    return f"{domain[-4:]}:{rest.partition('.')[0]}"
