@@ -15,13 +15,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nccl_bench.errors import BUG, NcclBenchError, WrongDataError
 from nccl_bench.fabric.detect import node_facts
 from nccl_bench.launch.channel import Phase, WorkerChannel
 from nccl_bench.measure.cases import Planned, expand, slot_nbytes
+from nccl_bench.measure.nccl_library import running_nccl
 from nccl_bench.measure.spec import SweepSpec, check_backend, with_defaults
 from nccl_bench.records import Json
 
@@ -114,29 +114,13 @@ def _hello(environ: Mapping[str, str]) -> Json:
 
 
 def _versions() -> Json:
+    """Versions of what runs here; NCCL's from the library itself."""
     import torch
 
-    nccl: Any = torch.cuda.nccl
-    try:
-        version = ".".join(map(str, nccl.version()))
-    except (RuntimeError, AttributeError):
-        version = None
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "nccl": version,
-        "nccl_path": _loaded("libnccl"),
-    }
-
-
-def _loaded(name: str) -> str | None:
-    """The path of a loaded library, from /proc/self/maps."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.split(maxsplit=5)[5].strip() for line in lines if f"/{name}" in line), None)
+    nccl, path = running_nccl()
+    found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda, "nccl": nccl, "nccl_path": path}
+    said = os.environ.get("NCCL_VERSION", "")
+    return {**found, "nccl_env": said} if nccl and said and said.split("-")[0] != nccl else found
 
 
 def _device(environ: Mapping[str, str], visible: int) -> Json | None:

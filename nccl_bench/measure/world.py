@@ -18,6 +18,7 @@ from nccl_bench.launch.values import Json
 from nccl_bench.measure.cases import WorldFacts
 from nccl_bench.measure.data import Tiles, tiles_for
 from nccl_bench.measure.memory import free_nbytes
+from nccl_bench.measure.nccl_library import running_nccl
 from nccl_bench.measure.spec import Backend, SweepSpec
 
 dist: Any = torch.distributed
@@ -301,7 +302,5 @@ def open_world(go: Json, timeout_s: float, meet_s: float, announce: Callable[[in
 
 
 def _nccl_version() -> tuple[int, ...]:
-    try:
-        return tuple(cuda.nccl.version())
-    except (RuntimeError, AttributeError):
-        return (0,)
+    version, _ = running_nccl()
+    return tuple(int(part) for part in version.split(".")) if version else (0,)
