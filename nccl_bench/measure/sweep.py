@@ -98,10 +98,10 @@ class Sweeper:
         if refusal is not None:
             return Measured(point=_point(case, status="skipped", reason=refusal))
         run = self._start(case, report)
-        try:
-            return self._finish(run, self._time(run, planned.lateness), started_at)
-        finally:
-            run.timer.close()
+        measured = self._finish(run, self._time(run, planned.lateness), started_at)
+        # Not in a `finally`: after a hang nothing may be destroyed, resetting a graph that hangs would hang too.
+        run.timer.close()
+        return measured
 
     def _try_once(self, case: Case) -> str | None:
         """One call, untimed: connections are made, and what the backend refuses is found out; the refusal, or None."""
