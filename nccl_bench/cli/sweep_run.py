@@ -134,6 +134,9 @@ class _Screen:
             case flow.Warned():
                 with self.progress.paused():
                     write_warning(event.text, self.stderr)
+            case flow.Noted():
+                with self.progress.paused():
+                    self.stderr.write(f"note: {event.text}\n")
             case _:
                 pass
 

@@ -63,6 +63,13 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """Something that was decided for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The last event. `lines` are for stderr, the first without "error: "."""
 
@@ -75,4 +82,4 @@ class Ended:
     """What the probe after the table found NCCL to choose."""
 
 
-Event = Opened | Listed | CaseBegun | Kept | Warned | Ended
+Event = Opened | Listed | CaseBegun | Kept | Warned | Noted | Ended

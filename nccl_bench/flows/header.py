@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nccl_bench import __version__
+from nccl_bench.launch.interfaces import in_use
 from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.values import Go, Joined, Json
 from nccl_bench.measure.spec import SweepSpec
@@ -61,7 +62,10 @@ def _rank(facts: Json, go: Go) -> Json:
             "memory_nbytes": device["memory_nbytes"],
         }
     )
-    return {"rank": facts["rank"], "host": facts["host"], "local_rank": facts["local_rank"], "pid": facts["hello"]["pid"], "gpu": gpu}
+    sockets = facts["sockets"]
+    socket = {"address": sockets["address"], "interface": in_use(sockets, go.backend, go.one_host)}
+    place = {"rank": facts["rank"], "host": facts["host"], "local_rank": facts["local_rank"], "pid": facts["hello"]["pid"]}
+    return {**place, "gpu": gpu, "socket": socket}
 
 
 def _notes(go: Go) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from nccl_bench.fabric.nccl_log import socket_warning
 from nccl_bench.fabric.topology import topology_json
 from nccl_bench.flows.ceilings import Fabric, fabric_of
-from nccl_bench.flows.events import CaseBegun, Ended, Event, Kept, Listed, Opened, Warned, Where
+from nccl_bench.flows.events import CaseBegun, Ended, Event, Kept, Listed, Noted, Opened, Warned, Where
 from nccl_bench.flows.header import header_of, node_names
 from nccl_bench.flows.tuning import TuningLog
 from nccl_bench.launch.launchers import Launch
@@ -87,6 +87,8 @@ class Keeper:
         )
         self.writer = create_run(path, header, latest=self.where.out is None)
         yield Opened(header=header, path=path)
+        for text in go.notes:
+            yield Noted(text=text)
         for text in header.warnings:
             yield Warned(text=text)
 

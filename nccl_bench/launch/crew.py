@@ -73,11 +73,11 @@ class Crew:
             elif worker.running and worker.done is not None and time.monotonic() > worker.done_s + linger_s:
                 worker.kill()
 
-    def go(self, go: Go, seats: Mapping[int, Seat], store: tuple[str, int] | None) -> None:
-        """Tell rank 0's worker to go and open the store (None), or all others where it is."""
+    def go(self, go: Go, seats: Mapping[int, Seat], store: tuple[str, int] | None, env: Mapping[str, str]) -> None:
+        """Tell rank 0's worker to go and open the store (None), or all others where it is; `env` is set in them."""
         for rank, worker in self.workers.items():
             if (rank == 0) == (store is None):
-                worker.channel.send(go.message(seats[rank], store))
+                worker.channel.send(go.message(seats[rank], store, env))
         self.go_s = self.go_s or time.monotonic()
 
     def ask_for_stacks(self) -> None:

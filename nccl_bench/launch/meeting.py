@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from nccl_bench.errors import NcclBenchError, WorldError
 from nccl_bench.launch.board import Board, BoardServer, prepare_socket
 from nccl_bench.launch.client import BoardClient, LocalWire, TcpWire, await_fd
+from nccl_bench.launch.interfaces import is_loopback
 from nccl_bench.launch.launchers import Launch, candidate_ports
 
 CONNECT_S = 5.0
@@ -46,6 +47,8 @@ class Meeting:
     server: BoardServer | None
     store_host: str
     """Name or address by which the others reach this process."""
+    address: str
+    """This process's own address on the way to the board."""
 
     def leave(self, patience_s: float = 0.0) -> None:
         """Say bye; who holds the board waits up to `patience_s` seconds for the others to have left."""
@@ -64,7 +67,7 @@ def meet_alone(token: str, who: str, ranks: tuple[int, ...]) -> Meeting:
     wire = LocalWire(Board(token, holder))
     wire.send({"op": "hello", "id": 0, "token": token, "ranks": list(ranks), "world": len(ranks), "who": who})
     wire.receive()
-    return Meeting(client=BoardClient(wire, holder), server=None, store_host="127.0.0.1")
+    return Meeting(client=BoardClient(wire, holder), server=None, store_host="127.0.0.1", address="127.0.0.1")
 
 
 def meet(address: Address, timeout_s: float, stop: threading.Event | None = None) -> Meeting:
@@ -121,7 +124,8 @@ def _try_port(address: Address, addresses: list[str], port: int, owned: bool, en
             sock.close()
             trouble = f"port {port} is not our board"
             continue
-        return Meeting(client=client[0], server=server, store_host=address.host if owned else client[1])
+        mine = next((found for found in addresses if not is_loopback(found)), client[1]) if owned else client[1]
+        return Meeting(client=client[0], server=server, store_host=address.host if owned else client[1], address=mine)
     if server is not None:
         server.close()
     return trouble
@@ -145,11 +149,6 @@ def _greet(sock: socket.socket, address: Address, timeout_s: float) -> tuple[Boa
 def _resolve(host: str) -> list[str]:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address means each host itself."""
-    return host == "localhost" or host == "::1" or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def _is_ours(address: str) -> bool:

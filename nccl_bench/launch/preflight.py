@@ -11,6 +11,7 @@ from typing import Any
 
 from nccl_bench.errors import LaunchError, NcclBenchError
 from nccl_bench.launch.facts import expects_gpu
+from nccl_bench.launch.interfaces import NCCL, VARIABLES, in_use
 from nccl_bench.launch.launchers import refuse_mig
 from nccl_bench.launch.placement import whom
 from nccl_bench.launch.values import Backend, Go
@@ -23,18 +24,19 @@ _TO_GLOO = "or measure CPUs: --backend gloo"
 
 def check(facts: Sequence[Json]) -> Go | NcclBenchError:
     """What all ranks do, or the error that stops them; one object a rank in rank order, as in values.Joined.facts."""
+    n_nodes = len({fact["node_index"] for fact in facts})
     try:
         backend = _backend(facts)
         shared = backend == "nccl" and _check_gpus(facts)
         if backend == "nccl":
             _check_versions(facts)
+        _check_sockets(facts, backend, n_nodes == 1)
     except NcclBenchError as err:
         return err
     sizes = {int(fact["local_size"]) for fact in facts}
-    n_nodes = len({fact["node_index"] for fact in facts})
     return Go(
         world_size=len(facts), n_nodes=n_nodes, ranks_per_node=sizes.pop() if len(sizes) == 1 else None, one_host=n_nodes == 1, backend=backend,
-        shared_gpu=shared, warnings=tuple(_warnings(facts, backend)),
+        shared_gpu=shared, warnings=tuple(_warnings(facts, backend)), notes=_socket_notes(facts, backend, n_nodes == 1),
     )  # fmt: skip
 
 
@@ -114,6 +116,36 @@ def _check_versions(facts: Sequence[Json]) -> None:
     if len(groups) > 1:
         parts = ", ".join(f"{version} on {whom(members)}" for version, members in groups[:4])
         raise LaunchError(f"unlike versions of NCCL: {parts}", "give all nodes the same NCCL: see LD_LIBRARY_PATH, LD_PRELOAD and torch's own copy")
+
+
+def _check_sockets(facts: Sequence[Json], backend: Backend, one_host: bool) -> None:
+    """Raise LaunchError where a user's choice of interface is none on some host, or leads nowhere: else it is a hang much later."""
+    variable = VARIABLES[backend]
+    wished = [(fact, fact["sockets"]["wishes"][variable]) for fact in facts if variable in fact.get("sockets", {}).get("wishes", {})]
+    for what, bad in (
+        ("no such interface", [fact for fact, wish in wished if wish["lacks"]]),
+        ("leads nowhere but to the host itself", [fact for fact, wish in wished if not (wish["outward"] or one_host)]),
+    ):
+        if bad:
+            value, there = bad[0]["sockets"]["wishes"][variable]["value"], ", ".join(bad[0]["sockets"]["there"])
+            several = f", or list the names of all hosts: {NCCL}=eno,eth" if backend == "nccl" and len(bad) < len(facts) else ""
+            raise LaunchError(
+                f"{variable}={value}: {what} on {whom(bad)}; {bad[0]['host']} has: {there}",
+                f"unset it, and the interface by which the ranks met is taken on each host{several}",
+            )
+
+
+def _socket_notes(facts: Sequence[Json], backend: Backend, one_host: bool) -> tuple[str, ...]:
+    """Which interfaces the backend's sockets use, where that matters: across hosts, or as the user chose."""
+    known = [fact for fact in facts if "sockets" in fact]
+    if not known or (one_host and not any(VARIABLES[backend] in fact["sockets"]["wishes"] for fact in known)):
+        return ()
+    groups = _grouped(known, lambda fact: in_use(fact["sockets"], backend, one_host))
+    name = "NCCL" if backend == "nccl" else backend
+    if len(groups) == 1:
+        chosen = VARIABLES[backend] in known[0]["sockets"]["wishes"]
+        return (f"sockets of {name}: {groups[0][0]}{', as set' if chosen else ' on every host, by which the ranks met'}",)
+    return (f"sockets of {name}: " + ", ".join(f"{text} on {whom(members)}" for text, members in groups[:4]),)
 
 
 def _warnings(facts: Sequence[Json], backend: Backend) -> list[str]:

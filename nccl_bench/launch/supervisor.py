@@ -23,6 +23,7 @@ from nccl_bench.launch.client import BoardClient
 from nccl_bench.launch.crew import Crew
 from nccl_bench.launch.ending import Ending, rank_0_is_silent, verdict_of
 from nccl_bench.launch.facts import host_facts, join_facts
+from nccl_bench.launch.interfaces import in_use, socket_facts, worker_sockets
 from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.lead import Lead
 from nccl_bench.launch.meeting import Meeting, Search, address_of, meet_alone, who_am_i
@@ -72,7 +73,8 @@ class Supervisor:
         self._lead: Lead | None = None
         self._seats: dict[int, Seat] = {}
         self._ends: Json = {}
-        self._went = False
+        self._went, self._socket = False, ""
+        self._sockets: Json = {}
         self._reason: Json | None = None
         """The first abort of the run; _own_reason is what went wrong here."""
         self._own_reason: Json | None = None
@@ -177,7 +179,8 @@ class Supervisor:
         if self._own_reason is not None:
             board.claim(ABORT, self._own_reason)
             self.after(self._limits.facts_s, self._if_the_board_is_silent)
-        about_host = host_facts(self._environ)
+        self._sockets = socket_facts(meeting.address, self._environ)
+        about_host = {**host_facts(self._environ), "sockets": self._sockets}
         for index, rank in enumerate(self._ranks):
             board.wait(f"seat/{rank}", self._on_seat)
             board.set({f"join/{rank}": join_facts(rank, index if self._alone else launch.local_rank, launch, self._plan, about_host)})
@@ -252,17 +255,16 @@ class Supervisor:
 
     def tell_first(self, go: Go) -> None:
         """Rank 0's worker goes first: it opens the store."""
-        self._crew.go(go, self._seats, None)
-        self._started(go)
+        self._tell(go, None)
 
     def _on_go(self, value: Json) -> None:
-        go = Go(**{**value["go"], "warnings": tuple(value["go"]["warnings"])})
         host, port = value["store"]
-        self._crew.go(go, self._seats, (str(host), int(port)))
-        self._started(go)
+        self._tell(Go.from_json(value["go"]), (str(host), int(port)))
 
-    def _started(self, go: Go) -> None:
+    def _tell(self, go: Go, store: tuple[str, int] | None) -> None:
+        self._crew.go(go, self._seats, store, worker_sockets(self._sockets, go.backend, go.one_host))
         if not self._went:
+            self._socket = in_use(self._sockets, go.backend, go.one_host)
             self._went = True
             self.emit(Started(go=go))
 
@@ -310,7 +312,7 @@ class Supervisor:
 
     def _facts(self) -> dict[int, Json]:
         """What the ranks of this process were doing."""
-        found = self._crew.facts(self._launch.host, self._ranks)
+        found = {rank: {**fact, "socket": self._socket} for rank, fact in self._crew.facts(self._launch.host, self._ranks).items()}
         if self._own_reason is not None and "error" in self._own_reason:
             found[self._ranks[0]]["error"] = self._own_reason["error"]
         return found

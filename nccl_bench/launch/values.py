@@ -11,7 +11,8 @@ Messages between worker and supervisor are JSON objects with a "type" (channel.p
       anything else ("cases", "point", "warning", ...)  handed on as Message events
     supervisor -> worker
       {"type": "go", "rank", "world_size", "local_rank", "local_size", "node_index", "n_nodes", "ranks_per_node",
-       "one_host", "backend", "shared_gpu", "store": [host, port] | null}               null: rank 0 opens the store
+       "one_host", "backend", "shared_gpu", "store": [host, port] | null,               null: rank 0 opens the store
+       "env": {variable: value}}                                     to be set before anything of torch.distributed is
 """
 
 from __future__ import annotations
@@ -98,12 +99,19 @@ class Go:
     shared_gpu: bool = False
     """Ranks share a GPU (NCCL_MULTI_RANK_GPU_ENABLE=1): behaviour, not a measurement."""
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was decided for the user, who may want to know."""
 
-    def message(self, seat: Seat, store: tuple[str, int] | None) -> Json:
+    @classmethod
+    def from_json(cls, value: Json) -> Go:
+        """What asdict made."""
+        return cls(**{**value, "warnings": tuple(value["warnings"]), "notes": tuple(value["notes"])})
+
+    def message(self, seat: Seat, store: tuple[str, int] | None, env: Mapping[str, str] | None = None) -> Json:
         """What the worker of one rank is told; `store` is None for rank 0, which opens it."""
         common = asdict(self)
-        del common["warnings"]
-        return {"type": "go", **common, **asdict(seat), "store": None if store is None else list(store)}
+        del common["warnings"], common["notes"]
+        return {"type": "go", **common, **asdict(seat), "store": None if store is None else list(store), "env": dict(env or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ def _work(channel: WorkerChannel, environ: Mapping[str, str], prepare: Prepare |
     go = channel.receive(None)
     assert go is not None
     channel.enter(-1, 0, "meet", "forming the group")
+    os.environ.update(go["env"])
     check_backend(spec, go["backend"])
     from nccl_bench.measure.world import open_world
 
