@@ -59,9 +59,11 @@ def svg(picture: Picture) -> str:
     with settings():
         buffer = io.StringIO()
         figure(picture).savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": picture.title})
-        return buffer.getvalue()
+        return buffer.getvalue().replace("'DejaVu Sans'", FONTS)
 
 
+FONTS = "'DejaVu Sans', Verdana, sans-serif"
+"""Where DejaVu Sans is not installed: Verdana is as wide."""
 _NAMED = re.compile(r' id="([^"]*)"')
 _USED = re.compile(r'(?:url\(#|xlink:href="#)([^")]*)')
 
@@ -74,7 +76,8 @@ def inline(file: str, picture: Picture) -> str:
     used = set(_USED.findall(body))
     body = _NAMED.sub(lambda match: f' id="{picture.name}-{match[1]}"' if match[1] in used else "", body)
     body = _USED.sub(lambda match: match[0].replace("#", f"#{picture.name}-", 1), body)
-    body = re.sub(r"font: ([\d.]+px|(?:bold|italic|\d+) [\d.]+px) [^;\"]*", r"font: \1 var(--font)", body)
+    body = body.replace(FONTS, "var(--font)")
+    body = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", body)
     for color, variable in VARIABLES.items():
         body = body.replace(color, f"var({variable})")
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', body)

@@ -118,26 +118,41 @@ def _all_of(views: Sequence[View], collective: str) -> tuple[list[Owned], list[s
 # ---- the first picture ----
 
 
+def opening(views: Sequence[View]) -> tuple[list[Owned], list[str]]:
+    """The curves that a report opens with, and their names: of one run one a collective, of several runs the headline of each."""
+    if len(views) > 1:
+        name = headline(views)
+        owned, labels = _all_of(views, name) if name is not None else ([], [])
+        kept = [at for at, (_, curve) in enumerate(owned) if curve.peak is not None]
+        return [owned[at] for at in kept], [labels[at] for at in kept]
+    curves = _by_collective(views[0])
+    return [(views[0], curve) for curve in curves], [curve.collective for curve in curves]
+
+
 def first(views: Sequence[View]) -> Picture | None:
     """Bus bandwidth against size: of one run all collectives, the headline's bold and its ceilings; of several runs the headline of each."""
     name = headline(views)
     if name is None:
         return None
+    owned, labels = opening(views)
     if len(views) > 1:
-        owned, labels = _all_of(views, name)
         plot = _busbw_plot(owned, labels)
-        note = f"{RIBBON} {_grey_note(len(owned))}".strip()
+        note = f"{_ribbon((plot,))} {_grey_note(len(owned))}".strip()
         return _busbw_picture("busbw", f"{name}: bus bandwidth of {len(owned)} runs", views, owned, (plot,), note)
-    owned = [(views[0], curve) for curve in _by_collective(views[0])]
     chosen = judged(views[0], name)
     lines = []
-    for line, (_, curve) in zip(_busbw_plot(owned, [curve.collective for _, curve in owned]).lines, owned, strict=True):
+    for line, (_, curve) in zip(_busbw_plot(owned, labels).lines, owned, strict=True):
         main = curve is chosen
         lines.append(_toned(line, "main" if main else "other", NUMBER.get(curve.collective), line.label))
     marks = marks_of([chosen]) if chosen is not None else ()
     plot = Plot(lines=tuple(lines), marks=marks, x_label=SIZE, y_label=BUSBW)
-    note = RIBBON + (f" Limits are those of {name}." if marks and len(lines) > 1 else "")
+    note = f"{_ribbon((plot,))}{f' Limits are those of {name}.' if marks and len(lines) > 1 else ''}".strip()
     return _busbw_picture("busbw", "Bus bandwidth against size", views, owned, (plot,), note)
+
+
+def _ribbon(plots: Sequence[Plot]) -> str:
+    """What the ribbon is, where there is one."""
+    return RIBBON if any(line.low for plot in plots for line in plot.lines) else ""
 
 
 def _grey_note(n: int) -> str:
@@ -179,7 +194,7 @@ def by_collective(views: Sequence[View]) -> Picture | None:
     shown_already = len(parts) < 2 and (len(views) > 1 or len(everything) < 2)
     if not parts or shown_already:
         return None
-    note = f"{RIBBON} {_grey_note(len(views))}".strip()
+    note = f"{_ribbon(parts)} {_grey_note(len(views))}".strip()
     return _busbw_picture("busbw-by-collective", "Bus bandwidth by collective", views, everything, tuple(parts), note)
 
 
@@ -213,10 +228,11 @@ def time(views: Sequence[View]) -> Picture | None:
     if len(views) == 1:
         lines = tuple(_toned(line, "main", NUMBER.get(curve.collective), line.label) for line, (_, curve) in zip(lines, owned, strict=True))
     one_way = [curve.collective for _, curve in owned if curve.collective in COLLECTIVES and COLLECTIVES[curve.collective].one_way]
-    note = RIBBON + (f" Streaming {', '.join(dict.fromkeys(one_way))}: calls overlap, so its time is a rate and no latency." if one_way else "")
+    overlap = f"Streaming {', '.join(dict.fromkeys(one_way))}: calls overlap, so the time is a rate and no latency." if one_way else ""
     firsts = [(label, curve.samples[0]) for (_, curve), label in zip(owned, labels, strict=True)]
     smallest = [f"{label} {format_us(sample.time_us)} at {format_size(sample.nbytes)}" for label, sample in firsts]
     plot = Plot(lines=lines, x_label=SIZE, y_label="time (µs)", y_log=True)
+    note = f"{_ribbon((plot,))} {overlap}".strip()
     words = f"{title} against size, both axes logarithmic: {', '.join(smallest[:8])}."
     return Picture(name="time", title=title, caption=caption(views, owned), note=note, parts=(plot,), words=words)
 
@@ -283,7 +299,7 @@ def dispatch(views: Sequence[View]) -> Picture | None:
         told.append(f"{eager.collective} {format_us(small[1])} at {format_size(small[0])}")
     title = "Dispatch overhead: eager calls beside the fabric's own time"
     owned = [(view, curve) for pair in pairs[:4] for curve in pair]
-    note = f"The gap is what the host pays for a call: {', '.join(told)}. {RIBBON}"
+    note = f"The gap is what the host pays for a call: {', '.join(told)}. {_ribbon(parts)}".strip()
     return Picture(name="dispatch", title=title, caption=caption([view], owned), note=note, parts=tuple(parts), words=f"{title}. {note}")
 
 

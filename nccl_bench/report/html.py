@@ -1,0 +1,37 @@
+"""A document as one self-contained page: no network, no library, printable, light and dark; tables sort and filter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+
+import jinja2
+from markupsafe import Markup
+
+from nccl_bench.report.page import SYMBOLS, WORDS, Cell, Document
+
+_FOLDER = files("nccl_bench.report") / "templates"
+
+
+def html(document: Document, drawn: Mapping[str, str]) -> str:
+    """The page. `drawn`: by picture's name, its SVG as `charts.inline` gives it."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=False)
+    template = environment.from_string((_FOLDER / "report.html.j2").read_text("utf-8"))
+    return template.render(
+        doc=document,
+        drawn={name: Markup(svg) for name, svg in drawn.items()},
+        css=Markup((_FOLDER / "report.css").read_text("utf-8")),
+        js=Markup((_FOLDER / "report.js").read_text("utf-8")),
+        symbols=SYMBOLS,
+        words=WORDS,
+        attributes=_attributes,
+        short_banner=(document.banner or "").partition(":")[0],
+    )
+
+
+def _attributes(cell: Cell, is_number: bool) -> Markup:
+    """The attributes of a cell: right-aligned, what it sorts by, its colour."""
+    names = " ".join(name for name in ("n" if is_number else "", cell.status or "") if name)
+    kind = f' class="{names}"' if names else ""
+    value = "" if cell.value is None else f' data-v="{cell.value:.10g}"'
+    return Markup(kind + value)
