@@ -159,7 +159,7 @@ _COLUMNS = (
     _Column("busbw", 8, lambda row: _gbps(row.point.busbw_GBps)),
     _Column("expected", 10, _expected),
     _Column("%", 5, _percent),
-    _Column("limited by", 19, lambda row: row.ceiling.limited_by or "-", left=True),
+    _Column("limited by", 19, lambda row: (row.ceiling.limited_by or "-").removeprefix("node's "), left=True),
     _Column("algo", 15, _algorithm, left=True),
     _Column("p95/p50", 8, _spread),
     _Column("wrong", 7, _wrong),
