@@ -434,3 +434,24 @@ def test_an_uncaught_bug_in_a_worker_ends_70(tmp_path):
 
     assert done.returncode == 70
     assert "ZeroDivisionError: a bug of ours" in done.stderr
+
+
+def test_what_a_broken_worker_wrote_last_is_kept_beside_the_points(tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import sys\nfrom nccl_bench.measure.worker import main\n"
+        "def broken(case, world, n_slots, pair):\n    print('a last word of a library', flush=True)\n    raise ZeroDivisionError('a bug of ours')\n"
+        "sys.exit(main(broken))\n"
+    )
+    program = (
+        "import sys, nccl_bench.flows.sweep as flow\n"
+        f"flow.sweep.__kwdefaults__['worker'] = (sys.executable, {str(worker)!r})\n"
+        "from nccl_bench.cli.main import run\n"
+        "sys.exit(run(['sweep', '-O', 'r']))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+
+    assert done.returncode == 70
+    assert "a last word of a library" not in done.stdout
+    assert "a last word of a library" in (tmp_path / "r" / "stderr" / "rank-0.txt").read_text()
