@@ -110,7 +110,7 @@ def test_both_placements_where_torch_has_them():
 @pytest.mark.parametrize("slot", [0, 2])
 def test_one_changed_element_on_one_rank_is_found_and_named(collective, slot):
     damage = {"rank": 1, "slot": slot, "element": 5}
-    spec = {"collectives": (collective,), "sizes": (4096,), **QUICK}
+    spec = {"collectives": (collective,), "sizes": (8 << 20,), **QUICK}  # of this size several slots are needed to outgrow the cache
 
     for points in on_ranks(2, sweep_on, spec, damage):
         point = points[0]
@@ -148,7 +148,8 @@ def test_the_first_size_is_no_faster_and_no_slower_than_the_same_size_at_the_end
     points = [p for p in on_ranks(2, sweep_on, spec)[0] if p["regime"] == "streaming"]
 
     assert points[0]["nbytes"] == points[2]["nbytes"] == 65536
-    assert 0.4 < points[0]["time_us"]["median"] / points[2]["time_us"]["median"] < 2.5
+    # The fastest batches: other programs on the machine slow some, a cold start would slow all.
+    assert 0.5 < points[0]["time_us"]["min"] / points[2]["time_us"]["min"] < 2.0
 
 
 def test_a_duration_repeats_the_sweep_and_numbers_the_passes():
