@@ -138,6 +138,16 @@ def calls_between_clock_reads(world: Any, k: int) -> list[list[str]]:
     return [seen[a:b] for a, b in itertools.pairwise(marks)]
 
 
+def domain_of_cliques(world: Any, cliques: tuple[float | None, ...]) -> bool:
+    """Whether ranks on hosts of their own, with these cliques, make one NVLink domain."""
+    from dataclasses import replace
+
+    from nccl_bench.measure.spec import SweepSpec
+
+    world.seat = replace(world.seat, one_host=False)
+    return bool(world.facts(SweepSpec(), cliques[world.rank]).one_domain)
+
+
 def against_a_bare_loop(world: Any, pairs: int, k: int = 4) -> list[tuple[float, float]]:
     """(ours, bare) µs a 1 MiB all_reduce, in batches of k, interleaved in one process in changing order, max over ranks."""
     import time

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ranks import against_a_bare_loop, calls_between_clock_reads, on_ranks, sweep_on
+from ranks import against_a_bare_loop, calls_between_clock_reads, domain_of_cliques, on_ranks, sweep_on
 
 from nccl_bench.collectives import COLLECTIVES, bus_factor
 from nccl_bench.dtypes import DTYPES, OPS
@@ -175,3 +175,11 @@ def test_a_case_costs_what_a_bare_loop_costs():
     low, high = median_interval(ratios)
 
     assert 0.8 < low <= 1.0 <= high < 1.25
+
+
+@pytest.mark.parametrize(
+    ("cliques", "one"),
+    [((5.0, None, 5.0), True), ((5.0, None, 7.0), False), ((5.0, 0.0, 5.0), False), ((0.0, 0.0, 0.0), False), ((None, None, None), False)],
+)
+def test_nodes_share_an_nvlink_domain_only_where_all_that_looked_are_in_the_same(cliques, one):
+    assert on_ranks(3, domain_of_cliques, cliques) == [one] * 3

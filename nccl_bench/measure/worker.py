@@ -5,6 +5,7 @@ Started by a supervisor as `python -m nccl_bench.measure.worker`; the spec comes
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -81,7 +82,7 @@ def _work(channel: WorkerChannel, environ: Mapping[str, str], prepare: Prepare |
     world = open_world(go, spec.timeout_s, meet_s, lambda port: channel.send("store", port=port), index)
     channel.send("ready", setup=world.setup)
     channel.enter(-1, 0, "setup", "allocating buffers", spec.timeout_s)
-    code, why = _sweep(channel, with_defaults(spec, go["backend"]), world, prepare, hello["device"])
+    code, why = _sweep(channel, with_defaults(spec, go["backend"]), world, prepare, hello["device"], clique_number(hello["fabric"]))
     channel.enter(-1, 0, "done", "leaving", spec.timeout_s)
     world.close()
     channel.send("done", exit_code=code, why=why)
@@ -151,12 +152,14 @@ def _device(environ: Mapping[str, str], visible: int) -> Json | None:
     }
 
 
-def _sweep(channel: WorkerChannel, spec: SweepSpec, world: World, prepare: Prepare | None, device: Json | None) -> tuple[int, str]:
+def _sweep(
+    channel: WorkerChannel, spec: SweepSpec, world: World, prepare: Prepare | None, device: Json | None, clique: float | None
+) -> tuple[int, str]:
     from nccl_bench.measure.gpu_state import GpuState
     from nccl_bench.measure.ops import prepare as prepare_op
     from nccl_bench.measure.sweep import Sweeper, passes
 
-    facts = world.facts(spec)
+    facts = world.facts(spec, clique)
     planned = expand(spec, facts)
     got = world.reserve(arena_sizes(planned, facts.memory_nbytes or 0, POOL_NBYTES[world.backend]), spec.register)
     channel.send("cases", n=len(planned), facts=asdict(facts), arena_nbytes=got, precision=spec.precision, budget_s=spec.budget_s)
@@ -168,6 +171,17 @@ def _sweep(channel: WorkerChannel, spec: SweepSpec, world: World, prepare: Prepa
         if world.rank == 0:
             channel.send("point", **_point_message(spec, number, item, measured))
     return (WrongDataError.exit_code, f"wrong data in {n_wrong} of {len(planned)} cases") if n_wrong else (0, "")
+
+
+def clique_number(fabric: Json | None) -> float | None:
+    """A number for the one multi-node NVLink domain of a node's GPUs (NVML's cluster UUID and clique); 0 for none or several."""
+    if fabric is None:
+        return None
+    cliques = {gpu.get("clique") for gpu in fabric.get("gpus") or ()}
+    if len(cliques) != 1 or None in cliques:
+        return 0.0
+    digest = hashlib.sha256(str(cliques.pop()).encode()).digest()
+    return float(1 + int.from_bytes(digest[:6], "big"))  # exact in a float64
 
 
 def _reporter(channel: WorkerChannel, world: World, n_cases: int) -> Callable[[int, Planned], Report]:

@@ -181,8 +181,12 @@ class World:
                 cuda.empty_cache()
         return 0
 
-    def facts(self, spec: SweepSpec) -> WorldFacts:
-        """What the list of cases depends on, agreed by all ranks."""
+    def facts(self, spec: SweepSpec, clique: float | None = None) -> WorldFacts:
+        """What the list of cases depends on, agreed by all ranks.
+
+        clique: a number for the NVLink domain that all GPUs of this rank's node belong to, 0 where they belong to none or
+        several; None on ranks that did not look.
+        """
         share = self.seat.local_size if not self.on_gpu or self.seat.shared_gpu else 1
         free = self.min_reduce(free_nbytes(self.device) / share)
         major = cuda.get_device_capability(self.device)[0] if self.on_gpu else 0
@@ -192,10 +196,16 @@ class World:
             n_nodes=self.seat.n_nodes,
             ranks_per_node=self.seat.ranks_per_node,
             backend=self.backend,
-            one_domain=self.seat.one_host,
+            one_domain=self.seat.one_host or self._one_clique(clique),
             memory_nbytes=int(free),
             fp8=self.agree(fp8),
         )
+
+    def _one_clique(self, clique: float | None) -> bool:
+        """Whether every node that looked is in one and the same NVLink domain (a GB200 rack, say)."""
+        nobody = float("-inf")
+        most, least = self.max_reduce((nobody, nobody) if clique is None else (clique, -clique))
+        return most == -least and most > 0
 
     def _allocate(self, nbytes: int, register: str) -> torch.Tensor | None:
         try:
