@@ -154,10 +154,10 @@ def _prepare_streams() -> None:
 def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO) -> int:
     try:
         ended = _ended(_invoke(normalise(argv), rows))
-    except NcclBenchError as err:
-        if not isinstance(err, _ReaderLeft):
-            write_error(err, stderr)
+    except _ReaderLeft as err:
         ended = Ended(exit_code=err.exit_code, why=err.why)
+    except NcclBenchError as err:
+        ended = _told(err, stderr)
     except typer.Abort:
         ended = Ended(exit_code=128 + signal.SIGINT, why="interrupted")
     except SystemExit as err:
@@ -208,6 +208,19 @@ def _unknown_command(args: list[str], names: list[str]) -> UsageError:
     return UsageError(f"{word!r} is a collective, not a command", f"measure it: {PROGRAM} sweep {' '.join([collective, *args[1:]])}")
 
 
+def _told(err: NcclBenchError, stderr: TextIO) -> Ended:
+    """An error in its words; of several ranks that were launched, one says it for all."""
+    from nccl_bench.launch.together import end_together
+
+    together = None if isinstance(err, InterruptedRun) else end_together(err, os.environ)
+    if together is None:
+        write_error(err, stderr)
+        return Ended(exit_code=err.exit_code, why=err.why)
+    if together.lines:
+        write_error(NcclBenchError(*together.lines), stderr)
+    return Ended(exit_code=together.exit_code, why=together.why if together.lines else "")
+
+
 def _click_error(err: Any, stderr: TextIO) -> Ended:
     """A usage error that click found, in our words."""
     option = getattr(err, "option_name", None)
@@ -218,8 +231,7 @@ def _click_error(err: Any, stderr: TextIO) -> Ended:
     else:
         message = err.format_message().rstrip(".")
         why, hints = message[:1].lower() + message[1:], [f"{path} --help lists the options"]
-    write_error(UsageError(why, *hints), stderr)
-    return Ended(exit_code=UsageError.exit_code, why=why)
+    return _told(UsageError(why, *hints), stderr)
 
 
 def _no_space(err: OSError, stderr: TextIO) -> Ended:

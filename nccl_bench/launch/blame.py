@@ -4,7 +4,8 @@ A fact is what a supervisor says of one rank (JSON, `facts/<rank>` on the board)
     {"rank", "host", "pid", "device": index or null, "state": "alive" | "stopped" | "dead" | "done" | "lost",
      "for_s": seconds in that state, "exit": exit code or -signal, "error": {"kind", "exit_code", "why", "hints"} or null,
      "case": index or -1, "reached": highest case so far, "n_cases", "phase", "batch", "text": the call,
-     "idle_s": seconds since the last step, "stack": [innermost Python call first], "lines": [last lines it wrote]}
+     "idle_s": seconds since the last step, "stack": [innermost Python call first], "lines": [last lines it wrote],
+     "socket": the interface of its sockets, in words}
 "lost" is a rank whose supervisor is gone; a rank of the world without a fact did not answer: "silent".
 """
 
@@ -35,7 +36,7 @@ ENDING_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, getattr(signal
 
 _BLANK: Final[Json] = {
     "host": "?", "pid": None, "device": None, "state": "alive", "for_s": 0.0, "exit": None, "error": None, "case": -1, "reached": -1, "n_cases": 0,
-    "phase": "start", "batch": 0, "text": "", "idle_s": 0.0, "stack": [], "lines": [],
+    "phase": "start", "batch": 0, "text": "", "idle_s": 0.0, "stack": [], "lines": [], "socket": "",
 }  # fmt: skip
 
 
@@ -58,24 +59,27 @@ class _Scene:
     reason: Mapping[str, Any]
     timeout_s: float
     partial: bool
+    board: str | None
     reached: int
     """The highest case that any rank began, -1 for none."""
     n_cases: int
 
 
 def blame(
-    facts: Mapping[int, Json], *, world_size: int, reason: Mapping[str, Any], timeout_s: float, hosts: Mapping[int, str], partial: bool = False
+    facts: Mapping[int, Json], *, world_size: int, reason: Mapping[str, Any], timeout_s: float, hosts: Mapping[int, str], partial: bool = False,
+    board: str | None = None,
 ) -> Verdict:
     """The verdict: died > own error > stopped or silent > different calls > behind > all in one call.
 
     `facts` by rank; `reason` is the first abort ({"kind": "died" | "lost" | "own" | "bug" | "comm" | "hang" | "signal",
-    ...}); `hosts` names those who gave no fact; `partial`: only this process's own ranks could be asked.
+    ...}); `hosts` names those who gave no fact; `partial`: only this process's own ranks could be asked,
+    since `board` ("rank 0 (h1:4123)"), which holds the board, does not answer.
     """
     known = tuple({**_BLANK, **fact} for _, fact in sorted(facts.items()))
     absent = () if partial or len(facts) == world_size else (rank for rank in range(world_size) if rank not in facts)
     scene = _Scene(
         facts=known, silent=tuple({**_BLANK, "rank": rank, "host": hosts.get(rank, "?"), "state": "silent"} for rank in absent), reason=reason,
-        timeout_s=timeout_s, partial=partial, reached=max((int(fact["reached"]) for fact in known), default=-1),
+        timeout_s=timeout_s, partial=partial, board=board, reached=max((int(fact["reached"]) for fact in known), default=-1),
         n_cases=max((int(fact["n_cases"]) for fact in known), default=0),
     )  # fmt: skip
     ended = [fact for fact in known if fact["state"] in ("dead", "lost") and not fact["error"]]
@@ -169,7 +173,11 @@ def _hung(scene: _Scene) -> Verdict:
     lines = [f"{text} did not finish in {scene.timeout_s:.0f} s{_of_case(scene)}", *rows]
     if ahead:
         lines.append(_line("waiting", f"{len(ahead)} rank{'s' if len(ahead) > 1 else ''} {_suspect(situation, absent, behind, ahead)}"))
-    why = f"{text} did not finish on any rank"
+    if scene.partial and scene.board:
+        lines.append(_line("no answer", f"{scene.board}, which holds the board: its host, its link or the link of this host is the suspect"))
+    if situation != "program":
+        lines += _sockets(scene.facts, scene.silent)
+    why = f"no answer from {scene.board}" if scene.partial and scene.board else f"{text} did not finish on any rank"
     if culprits:
         why = f"{collapse(culprits)} {'in another call than the others' if odd else 'did not arrive'}"
     return _verdict(scene, WorldError.exit_code, why, lines, situation, culprits)
@@ -179,7 +187,8 @@ def _collective_failed(scene: _Scene, raised: Sequence[Json]) -> Verdict:
     """A collective raised at once, and nobody is dead."""
     error = raised[0]["error"]
     head = f"{_call(raised)} failed on {_whom(raised)}{_of_case(scene)}: {error['why']}"
-    lines = [head, *error.get("hints", ()), _line("", "no rank died or stopped: the connection between them is the suspect")]
+    suspect = _line("", "no rank died or stopped: the connection between them is the suspect")
+    lines = [head, *error.get("hints", ()), suspect, *_sockets(scene.facts, scene.silent)]
     return _verdict(scene, WorldError.exit_code, f"{collapse(raised)}: {error['why']}", lines, "fabric", raised)
 
 
@@ -232,6 +241,18 @@ def _suspect(situation: Situation, absent: Sequence[Json], behind: Sequence[Json
 
 
 # ---- words
+
+
+def _sockets(facts: Sequence[Json], silent: Sequence[Json]) -> list[str]:
+    """The interfaces in use, where more than one host takes part: "sockets       eth0 on h1, h2; eno1 on h3"."""
+    hosts: dict[str, list[str]] = {}
+    for fact in facts:
+        if fact["socket"] and fact["host"] not in hosts.setdefault(fact["socket"], []):
+            hosts[fact["socket"]].append(fact["host"])
+    if len({fact["host"] for fact in (*facts, *silent)}) < 2 or not hosts:
+        return []
+    parts = [f"{name} on {', '.join(on) if len(on) <= 4 else f'{len(on)} hosts, first {on[0]}'}" for name, on in list(hosts.items())[:4]]
+    return [_line("sockets", "; ".join(parts))]
 
 
 def _culprit_rows(scene: _Scene, culprits: Sequence[Json], label: str) -> list[str]:

@@ -50,6 +50,7 @@ class Lead:
         self._joins: dict[int, Json] = {}
         self._seats: tuple[Seat, ...] = ()
         self._go: Go | None = None
+        self._broken = False
         self._meet_s = 0.0
 
     def begin(self, started_s: float) -> None:
@@ -65,11 +66,18 @@ class Lead:
             self._go = None
 
     def gather_facts(self, reason: Mapping[str, Any], timeout_s: float) -> None:
-        """Something broke: take the facts of all, then give the verdict."""
-        self._board.collect(FACTS, self._n, timeout_s, lambda facts, _: self._on_facts(reason, facts), present=True)
+        """Something broke: take the facts of all that are there, then give the verdict.
+
+        Before all have met, the others may be about to come with the same error (an option that all were given).
+        """
+        self._broken = True
+        met = bool(self._seats) or reason["kind"] != "own"
+        self._board.collect(FACTS, self._n, timeout_s, lambda facts, _: self._on_facts(reason, facts), present=met)
 
     def _on_joins(self, joins: dict[int, Json], missing: str) -> None:
         self._joins = joins
+        if self._broken:
+            return None
         if missing:
             return self._refuse(absent(joins, self._n, self._limit_s, self._launch.rank_hosts))
         ordered = [joins[rank] for rank in sorted(joins)]

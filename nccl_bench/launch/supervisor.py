@@ -87,8 +87,6 @@ class Supervisor:
         """The board, while it can be spoken to."""
         return self._meeting.client if self._meeting is not None and not self._meeting.client.lost else None
 
-    # ---- the loop
-
     def events(self) -> Generator[Event, None, None]:
         """Everything that happens, up to Finished."""
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
@@ -151,7 +149,9 @@ class Supervisor:
     def _begin(self) -> None:
         """Start the workers at once, they import while the ranks meet; without a local rank they wait for a seat."""
         launch = self._launch
-        if self._alone or launch.local_rank is not None:
+        if self._plan.error is not None:
+            self._fail(self._plan.error)
+        elif self._alone or launch.local_rank is not None:
             for index, rank in enumerate(self._ranks):
                 self._start(rank, index if self._alone else launch.local_rank or 0, self._world_size if self._alone else launch.local_size)
         if self._world_size == len(self._ranks):
@@ -223,7 +223,7 @@ class Supervisor:
 
     def _start(self, rank: int, local_rank: int, local_size: int | None) -> None:
         """Start a worker, unless it runs already or all is over."""
-        if self._ending.verdict is None and rank not in self._crew.workers:
+        if self._ending.verdict is None and self._own_reason is None and rank not in self._crew.workers:
             try:
                 self._crew.start(self, rank, local_rank, local_size)
             except LaunchError as err:
@@ -336,7 +336,8 @@ class Supervisor:
         known = self._facts()
         if reason["kind"] == "lost":
             known |= {int(rank): {"rank": int(rank), "state": "lost", "who": reason["who"]} for rank in reason["ranks"]}
-        verdict = blame(known, world_size=self._world_size, reason=reason, timeout_s=self._plan.timeout_s, hosts={}, partial=True)
+        holder = self._meeting.client.board if self._meeting is not None and not self._alone else None
+        verdict = blame(known, world_size=self._world_size, reason=reason, timeout_s=self._plan.timeout_s, hosts={}, partial=True, board=holder)
         self._ending.conclude(verdict, speak=self._ending.speaks or reason is self._own_reason)
 
     def announce(self, verdict: Verdict) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from nccl_bench.errors import NcclBenchError
 from nccl_bench.records import HangReport
 
 Json = dict[str, Any]
@@ -45,6 +46,8 @@ class Plan:
     backend: BackendRequest = "auto"
     extra_env: Mapping[str, str] = field(default_factory=dict)
     """Added to the workers' environment (a variant's NCCL variables)."""
+    error: NcclBenchError | None = None
+    """What already went wrong here, before any worker: the ranks meet to end with it together."""
     run_index: int = 0
     """Number of this run within the process: runs of one job after one another never mix."""
 

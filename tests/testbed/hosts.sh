@@ -84,20 +84,21 @@ link() {
 # Both directions at the switch's and the host's ends. A drop in an output hook would be told to the socket, so only what
 # comes in is dropped. On a veth a loss takes whole segments of up to 64 KB; a relay sees frames of the MTU.
 loss() {
-  local share inside="$set_name-$1" switch="$set_name-sw"
+  local share which inside="$set_name-$1" switch="$set_name-sw"
   share=$(awk -v percent="$2" 'BEGIN { printf "%d", percent * 100 }')
+  if [ "$share" -lt 10000 ]; then which="numgen random mod 10000 < $share"; else which=""; fi
   ip netns exec "$inside" nft -f - <<NFT
 table inet loss
 delete table inet loss
 table inet loss {
-  chain in { type filter hook input priority 0; iifname "eth0" numgen random mod 10000 < $share counter drop; }
+  chain in { type filter hook input priority 0; iifname "eth0" $which counter drop; }
 }
 NFT
   ip netns exec "$switch" nft -f - <<NFT
 table netdev loss_at_${1//-/_}
 delete table netdev loss_at_${1//-/_}
 table netdev loss_at_${1//-/_} {
-  chain in { type filter hook ingress device "$1" priority 0; numgen random mod 10000 < $share counter drop; }
+  chain in { type filter hook ingress device "$1" priority 0; $which counter drop; }
 }
 NFT
 }
