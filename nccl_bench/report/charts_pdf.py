@@ -53,7 +53,8 @@ def _pages(blocks: Sequence[_Block]) -> list[list[_Block]]:
     pages: list[list[_Block]] = [[]]
     left = room
     for at, block in enumerate(blocks):
-        needed = block.height + (blocks[at + 1].height if block.keep and at + 1 < len(blocks) else 0.0)
+        last = next((later for later in range(at, len(blocks)) if not blocks[later].keep), at)
+        needed = min(room, sum(kept.height for kept in blocks[at : last + 1]))
         if needed > left and pages[-1]:
             pages.append([])
             left = room

@@ -63,7 +63,9 @@ def _verdict(run: Run, warnings: list[str]) -> Mapping[str, Any] | None:
 
 
 def build(views: Sequence[View], warnings: Sequence[str] = ()) -> Document:
-    """The document of these runs."""
+    """The document of these runs; those of unlike size in order of size."""
+    if len({view.header.n_ranks for view in views}) > 1:
+        views = sorted(views, key=lambda view: view.header.n_ranks or 0)
     judgement = fold.overall(views)
     return Document(
         title=_title(views),
@@ -204,7 +206,8 @@ def _runs(views: Sequence[View]) -> Section | None:
     if len(views) < 2:
         return None
     found = [fold.judge(view, views) for view in views]
-    return Section(name="runs", title="The runs", tables=(tables.per_run(views, headline(views), [(one.status, one.why) for one in found]),))
+    told = [(one.status, f"{one.who} {one.why}".strip()) for one in found]
+    return Section(name="runs", title="The runs", tables=(tables.per_run(views, headline(views), told),))
 
 
 def _collectives(views: Sequence[View]) -> Section | None:
@@ -299,8 +302,9 @@ def _fabric(several: Sequence[View], views: Sequence[View]) -> Section | None:
     seen: set[object] = set()
     for view in several:
         picture = pictures_across.fabric(view)
-        found.append(None if picture is None or picture.other in seen else picture)
-        seen |= set() if picture is None else {picture.other}
+        kinds = pictures_across.kinds_of(view)
+        found.append(None if kinds in seen else picture)
+        seen.add(kinds)
     shown = _numbered(found, views)
     if not shown:
         return Section(name="fabric", title="The fabric", words=("No topology was recorded, and no GPU is named.",))

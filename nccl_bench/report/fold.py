@@ -14,6 +14,7 @@ from nccl_bench.report.curves import JUDGED_NBYTES, Curve, View
 from nccl_bench.report.look import rate
 from nccl_bench.report.naming import headline, judged
 from nccl_bench.report.page import Status
+from nccl_bench.report.pictures_across import host_medians, pair_values, pairs_have_rates
 from nccl_bench.units import format_GBps, format_percent, format_size
 
 LIKE_FRAC = 0.05
@@ -31,33 +32,58 @@ class Judgement:
     status: Status
     why: str
     """The reason, as the second half of a sentence; "" for a pass."""
+    who: str = ""
+    """The collective that it is about; "" for the run as a whole."""
+    kind: str = ""
+    """The reason without figures, by which alike ones are told together."""
+    share: float = 1.0
+    """Of what it is held against: of equal ones the lowest speaks."""
 
 
 def overall(views: Sequence[View]) -> Judgement:
     """The judgement of a report: its worst run's, and why."""
     found = [(view, judge(view, views)) for view in views]
-    view, worst = max(found, key=lambda item: RANK[item[1].status])
+    view, worst = min(found, key=lambda item: (-RANK[item[1].status], item[1].share))
     if len(views) == 1 or worst.status == "pass":
         return worst
     same = sum(judgement.status == worst.status for _, judgement in found)
-    return Judgement(status=worst.status, why=f"{worst.why} ({view.label}{f' and {same - 1} more of {len(views)} runs' if same > 1 else ''})")
+    words = {"fail": "fail", "look": "need a look", "unknown": "cannot be judged", "pass": ""}[worst.status]
+    first = "" if same == 1 else f"{same} of {len(views)} runs {words}, {'worst' if worst.share < 1 else 'first'} "
+    return Judgement(status=worst.status, why=f"{first}{view.label}: {worst.who + ' ' if worst.who else ''}{worst.why}")
 
 
 def judge(view: View, views: Sequence[View]) -> Judgement:
     """The judgement of one run; `views`: all of the report, for like nodes beside it."""
-    for step in (_broken, _rehearsal, _verdict):
-        if (found := step(view)) is not None:
-            return found
+    early = _broken(view) or _rehearsal(view) or _verdict(view)
+    if early is not None:
+        return early
     if not view.curves:
-        return Judgement(status="unknown", why="there is no measurement of a collective in it" if view.pairs else "nothing was measured")
+        return _by_pairs(view) if view.pairs else Judgement(status="unknown", why="nothing was measured")
     rows = [(curve, judge_curve(curve, view, views)) for curve in view.main() if curve.axis is None]
     if not rows:
         return Judgement(status="unknown", why="no collective of all ranks was measured")
-    curve, worst = max(rows, key=lambda row: RANK[row[1].status])
-    if worst.status != "pass":
-        return Judgement(status=worst.status, why=f"{curve.collective} {worst.why}" if len(rows) > 1 else worst.why)
-    lacking = missing(view)
-    return Judgement(status="look", why=f"not everything was measured: {lacking[0]}") if lacking else worst
+    worst = max(RANK[judgement.status] for _, judgement in rows)
+    found = [(curve.collective, judgement) for curve, judgement in rows if RANK[judgement.status] == worst]
+    if worst == 0:
+        lacking = missing(view)
+        return Judgement(status="look", why=f"not everything was measured: {lacking[0]}") if lacking else found[0][1]
+    return _together(found, headline([view]))
+
+
+def _together(found: Sequence[tuple[str, Judgement]], first: str | None) -> Judgement:
+    """One judgement of the collectives that fare worst, the headline's first."""
+    name, worst = next((row for row in found if row[0] == first), found[0])
+    others = list(dict.fromkeys(other for other, _ in found if other != name))
+    if not others:
+        return Judgement(status=worst.status, why=worst.why, who=name, share=worst.share)
+    if name != first and len({judgement.kind for _, judgement in found}) == 1 and worst.kind:
+        return Judgement(status=worst.status, why=f"{worst.kind}", who=_and([name, *others]))
+    why = f"{worst.why}; the same of {_and(others)}" if worst.status == "fail" else worst.why
+    return Judgement(status=worst.status, why=why, who=name, share=worst.share)
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _broken(view: View) -> Judgement | None:
@@ -96,40 +122,54 @@ def _verdict(view: View) -> Judgement | None:
     return Judgement(status=status, why=f"acceptance: {said}{f', {len(rows)} rows' if rows else ''}{first}")
 
 
+def _by_pairs(view: View) -> Judgement:
+    """A run of pairs alone: nothing says how fast they should be, but like hosts should be alike."""
+    medians = host_medians(view)
+    if len(medians) > 2:
+        rates, middle = pairs_have_rates(view), statistics.median(medians.values())
+        name = (min if rates else max)(medians, key=lambda key: medians[key])
+        frac = medians[name] / middle - 1
+        if abs(frac) > LIKE_FRAC:
+            return Judgement(status="look", why=f"{name} is {format_percent(abs(frac))} % {'below' if rates else 'above'} the median host")
+    return Judgement(status="unknown", why="hosts are alike, but how fast their pairs should be is not known")
+
+
 def judge_curve(curve: Curve, view: View, views: Sequence[View]) -> Judgement:
     """One collective at its largest size against expected, else against the stated floor."""
     sample, ceiling = curve.largest, curve.ceiling
     if curve.n_ranks == 1:
         return Judgement(status="unknown", why="ran on one rank: nothing crosses a wire")
     if sample.busbw_GBps is None or ceiling is None:
-        why = view.ceilings.why_not or "no ceiling is known for it"
-        return Judgement(status="unknown", why=f"cannot be held against anything: {why}")
+        why = f"cannot be held against anything: {view.ceilings.why_not or 'no ceiling is known for it'}"
+        return Judgement(status="unknown", why=why, kind=why)
     if (sample.busbw_low_GBps or sample.busbw_GBps) > ceiling.line_GBps:
         above = f"is above the physical limit ({rate(sample.busbw_GBps)} of {rate(ceiling.line_GBps)} GB/s)"
         return Judgement(status="unknown", why=f"{above}: the limit or the measurement is wrong")
     if sample.nbytes < JUDGED_NBYTES:
-        return Judgement(status="unknown", why=f"was measured up to {format_size(sample.nbytes)} only; bandwidth is judged at 1 GiB or more")
+        why = f"was measured up to {format_size(sample.nbytes)} only; bandwidth is judged at 1 GiB or more"
+        return Judgement(status="unknown", why=why, kind="ended below 1 GiB, where bandwidth is judged")
     if ceiling.expected is not None:
-        low = ceiling.expected.low_GBps
-        if sample.busbw_GBps >= ENOUGH_FRAC * low:
+        seen = ceiling.expected
+        if sample.busbw_GBps >= ENOUGH_FRAC * seen.low_GBps:
             return Judgement(status="pass", why="")
-        share = format_percent(sample.busbw_GBps / ceiling.expected.mid_GBps)
-        return Judgement(status="fail", why=f"reaches {rate(sample.busbw_GBps)} GB/s, {share} % of what healthy systems like this reach")
+        share = sample.busbw_GBps / seen.mid_GBps
+        reach = f"{rate(seen.low_GBps)} to {rate(seen.mid_GBps)} GB/s"
+        return Judgement(status="fail", why=f"is {format_percent(share)} % of what healthy systems like this reach ({reach})", share=share)
     return _by_floor(curve, view, views)
 
 
 def _by_floor(curve: Curve, view: View, views: Sequence[View]) -> Judgement:
     """The stated floor fails a row; it passes one only where like nodes agree."""
     share, floor = curve.largest.attainable_frac or 0.0, curve.floor_frac or 0.0
-    text = f"reaches {format_percent(share)} % of what is attainable"
+    text = f"is {format_percent(share)} % of what is attainable"
     if share < floor:
-        return Judgement(status="fail", why=f"{text}, less than the {format_percent(floor)} % that is the least for a healthy system")
-    peers = _peers(curve, view, views)
-    rates = [peer.largest.busbw_GBps or 0.0 for peer in peers]
+        why = f"{text}, less than the {format_percent(floor)} % that is the least for a healthy system"
+        return Judgement(status="fail", why=why, share=share)
+    rates = [peer.largest.busbw_GBps or 0.0 for peer in _peers(curve, view, views)]
     if len(rates) > 1 and max(rates) - min(rates) <= LIKE_FRAC * statistics.median(rates):
         return Judgement(status="pass", why="")
     why = "too few systems like this are known, and no like node was measured beside it" if len(rates) < 2 else "like nodes differ by more than 5 %"
-    return Judgement(status="unknown", why=f"{text}; whether that is healthy cannot be said: {why}")
+    return Judgement(status="unknown", why=f"{text}; whether that is healthy cannot be said: {why}", kind=f"cannot be judged: {why}")
 
 
 def _peers(curve: Curve, view: View, views: Sequence[View]) -> list[Curve]:
@@ -204,16 +244,20 @@ def sentence(views: Sequence[View], judgement: Judgement) -> str:
     text = _reached(views, name) if name is not None else ""
     why = judgement.why
     if not text:
-        return f"{why[:1].upper()}{why[1:]}."
+        paired = next((view for view in views if view.pairs), None)
+        text = _paired(paired) if paired is not None else ""
+        return f"{text}; {why}." if text else f"{why[:1].upper()}{why[1:]}."
     if judgement.status == "pass":
         return f"{text}{_as_expected(views, name)}."
+    if len(views) > 1:
+        return f"{text}; {why}."
     if judgement.status == "look":
-        return f"{text}, as expected, but {why}."
-    if judgement.status == "fail" and why.startswith(("WRONG", "the run", "acceptance")):
+        return f"{text}{_as_expected(views, name)}, but {why}."
+    if judgement.status == "fail" and not judgement.who:
         return f"{why[:1].upper()}{why[1:]}. {text}."
-    if name and why.startswith(f"{name} reaches"):
-        return f"{text}: {why.removeprefix(f'{name} reaches ')}."
-    return f"{text}; {why}."
+    if judgement.who == name:
+        return f"{text}: that {why}." if why.startswith("is ") else f"{text}; it {why}."
+    return f"{text}{_as_expected(views, name) if judgement.who else ''}; {judgement.who + ' ' if judgement.who else ''}{why}."
 
 
 def _reached(views: Sequence[View], name: str | None) -> str:
@@ -227,6 +271,19 @@ def _reached(views: Sequence[View], name: str | None) -> str:
         return f"{name} reaches {format_GBps(peak.busbw_GBps)} GB/s at {format_size(peak.nbytes)}" if peak is not None else ""
     (low, slow), (high, fast) = peaks[0], peaks[-1]
     return f"{name} reaches {format_GBps(low)} ({slow.label}) to {format_GBps(high)} GB/s ({fast.label}) in {len(owned)} runs"
+
+
+def _paired(view: View) -> str:
+    """ "496 pairs of 32 hosts: median 49 GB/s, worst 24 (gpu-001 to gpu-017)"."""
+    values, rates = pair_values(view), pairs_have_rates(view)
+    if not values:
+        return ""
+    worst = (min if rates else max)(values, key=lambda ends: values[ends])
+    unit = "GB/s" if rates else "µs"
+    ends = {frozenset(pair) for pair in values}
+    names = {name for pair in values for name in pair}
+    middle = statistics.median(values.values())
+    return f"{len(ends)} pairs of {len(names)}: median {middle:.3g} {unit}, worst {values[worst]:.3g} ({worst[0]} to {worst[1]})"
 
 
 def _as_expected(views: Sequence[View], name: str | None) -> str:

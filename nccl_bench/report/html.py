@@ -29,9 +29,14 @@ def html(document: Document, drawn: Mapping[str, str]) -> str:
     )
 
 
-def _attributes(cell: Cell, is_number: bool) -> Markup:
+_WHOLE = ("run", "collective", "host", "started", "fact")
+"""Columns of names, which are not broken into lines."""
+
+
+def _attributes(cell: Cell, column: str, is_number: bool) -> Markup:
     """The attributes of a cell: right-aligned, what it sorts by, its colour."""
-    names = " ".join(name for name in ("n" if is_number else "", cell.status or "") if name)
-    kind = f' class="{names}"' if names else ""
+    kind = "n" if is_number else "k" if column in _WHOLE and len(cell.text) < 48 else ""
+    names = " ".join(name for name in (kind, cell.status or "") if name)
+    named = f' class="{names}"' if names else ""
     value = "" if cell.value is None else f' data-v="{cell.value:.10g}"'
-    return Markup(kind + value)
+    return Markup(named + value)

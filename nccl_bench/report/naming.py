@@ -35,7 +35,9 @@ def short_labels(labels: Sequence[str]) -> dict[str, str]:
     cut = 0
     if len(labels) > 1 and max(map(len, labels)) > 16:
         alike = next((at for at, letters in enumerate(zip(*labels, strict=False)) if len(set(letters)) > 1), min(map(len, labels)))
-        cut = max(labels[0][:alike].rfind(separator) for separator in _SEPARATORS) + 1
+        starts = [at + 1 for at, letter in enumerate(labels[0][:alike]) if letter in _SEPARATORS]
+        # "gpu-000" says more than "000".
+        cut = max((start for start in starts if all(label[start : start + 1].isalpha() for label in labels)), default=max(starts, default=0))
     return {label: _middle_out(label[cut:] or label) for label in labels}
 
 

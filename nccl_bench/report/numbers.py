@@ -11,7 +11,7 @@ from nccl_bench.report.fold import LIKE_FRAC
 from nccl_bench.report.look import rate
 from nccl_bench.report.naming import headline, judged
 from nccl_bench.report.page import Number, Suspect
-from nccl_bench.report.pictures_across import axis_times, host_medians, pairs_have_rates
+from nccl_bench.report.pictures_across import axis_times, host_medians, pair_values, pairs_have_rates
 from nccl_bench.units import format_GBps, format_percent, format_size, format_us
 
 MAX_SUSPECTS = 12
@@ -24,7 +24,24 @@ def numbers(views: Sequence[View]) -> tuple[Number, ...]:
     """Peak of the headline, latency at the smallest size, worst against median host or group."""
     name = headline(views)
     owned = [(view, curve) for view in views if (curve := judged(view, name)) is not None]
+    if not owned and any(view.pairs for view in views):
+        return (*_of_pairs(next(view for view in views if view.pairs)), _worst(views, owned))
     return (_peak(views, owned, name), _latency(owned, name), _worst(views, owned))
+
+
+def _of_pairs(view: View) -> tuple[Number, Number]:
+    """The median pair and the worst, where a run holds pairs and no collective."""
+    values, rates = pair_values(view), pairs_have_rates(view)
+    if not values:
+        nothing = Number(label="pairs", value="-", expected="no pair has a value")
+        return nothing, nothing
+    unit = "GB/s" if rates else "µs"
+    ends = (min if rates else max)(values, key=lambda pair: values[pair])
+    middle = statistics.median(values.values())
+    return (
+        Number(label="median pair", value=f"{middle:.3g} {unit}", expected="expected: not known, pairs are held against each other"),
+        Number(label="worst pair", value=f"{values[ends]:.3g} {unit}", expected=f"{ends[0]} to {ends[1]}, {_percent(values[ends] / middle - 1)}"),
+    )
 
 
 def _peak(views: Sequence[View], owned: Sequence[tuple[View, Curve]], name: str | None) -> Number:

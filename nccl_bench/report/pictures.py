@@ -110,6 +110,7 @@ def _busbw_plot(owned: Sequence[Owned], labels: Sequence[str], heading: str = ""
 def _all_of(views: Sequence[View], collective: str) -> tuple[list[Owned], list[str]]:
     """Each run's judged curve of a collective, and the runs' short names (with their ranks where these differ)."""
     owned = [(view, curve) for view in views if (curve := judged(view, collective)) is not None]
+    owned.sort(key=lambda item: item[1].n_ranks or 0)
     names = short_labels([view.label for view, _ in owned])
     unlike = len({curve.n_ranks for _, curve in owned}) > 1
     return owned, [names[view.label] + (f" ({curve.n_ranks} ranks)" if unlike and curve.n_ranks else "") for view, curve in owned]

@@ -269,9 +269,7 @@ def fabric(view: View) -> Picture | None:
     topology = view.ceilings.topology
     if topology is None or not any(node.gpus for node in topology.nodes):
         return None
-    kinds: dict[FabricNode, list[str]] = {}
-    for node in topology.nodes:
-        kinds.setdefault(_drawn(node), []).append(node.label)
+    kinds = _kinds(topology.nodes)
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
     drawn = tuple(
         FabricNode(heading=_heading(kind.heading, names), gpus=kind.gpus, nics=kind.nics, joined=kind.joined, bonds=kind.bonds, switch=kind.switch)
@@ -282,6 +280,19 @@ def fabric(view: View) -> Picture | None:
     note = f"{len(kinds) - MAX_KINDS} more kinds of nodes are not drawn." if len(kinds) > MAX_KINDS else ""
     words = f"{title}: {'; '.join(node.heading for node in drawn)}."
     return Picture(name="fabric", title=title, caption=f"from: {sources}", note=note, other=Fabric(nodes=drawn), words=words)
+
+
+def kinds_of(view: View) -> frozenset[FabricNode]:
+    """The kinds of nodes of a run, without their names."""
+    return frozenset(_kinds(view.ceilings.topology.nodes) if view.ceilings.topology is not None else ())
+
+
+def _kinds(nodes: Sequence[Node]) -> dict[FabricNode, list[str]]:
+    """Names of the nodes of each kind."""
+    kinds: dict[FabricNode, list[str]] = {}
+    for node in nodes:
+        kinds.setdefault(_drawn(node), []).append(node.label)
+    return kinds
 
 
 def _heading(words: str, names: Sequence[str]) -> str:

@@ -111,7 +111,9 @@ def _recorded(header: RunHeader) -> Topology | None:
     if not isinstance(nodes, list) or not nodes:
         return None
     read = tuple(Node.from_json(node if isinstance(node, Mapping) else {}) for node in nodes)
-    return Topology(nodes=tuple(complete(node, header.env) for node in read), sources=("the run's own record",))
+    sources = record.get("sources") if isinstance(record, Mapping) else None
+    told = tuple(str(source) for source in sources) if isinstance(sources, list) else ()
+    return Topology(nodes=read, sources=told or ("the run's own record",))
 
 
 def _from_log(run: Run) -> Topology | None:
