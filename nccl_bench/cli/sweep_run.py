@@ -117,9 +117,12 @@ class _Screen:
         """Show one event that is not the last."""
         match event:
             case flow.Opened():
-                self._open(event)
+                self.header = event.header
+                self._banner()
             case flow.Listed():
                 self.n_before, self.probing = self.n_done, event.probe
+                if self.table is None and self.header is not None and not self.options.as_json:
+                    self.table = self._table(self.header, event.one_domain)
             case flow.CaseBegun():
                 done = event.index if self.probing else self.n_done - self.n_before
                 self.progress.update(done % max(1, event.n_cases), event.n_cases, event.collective, format_size(event.nbytes))
@@ -148,25 +151,21 @@ class _Screen:
         elif self.table is not None:
             self.table.add(event.point)
 
-    def _open(self, event: flow.Opened) -> None:
-        self.header = event.header
-        self._banner()
-        if self.options.as_json:
-            return
+    def _table(self, header: RunHeader, one_domain: bool) -> SweepTable | NcclTestsLog:
+        """What the rows go to; which clocks there are is known once the ranks have met."""
         if self.options.output_format == "nccl-tests":
-            self.table = NcclTestsLog(self.stdout, event.header, both=self.spec.placement == "both")
-            return
-        backend: Backend = "nccl" if event.header.backend == "nccl" else "gloo"
+            return NcclTestsLog(self.stdout, header, both=self.spec.placement == "both")
+        backend: Backend = "nccl" if header.backend == "nccl" else "gloo"
         look = Look(
-            n_nodes=event.header.n_nodes,
-            clocks=clocks_of(self.spec, backend, event.header.n_nodes == 1),
+            n_nodes=header.n_nodes,
+            clocks=clocks_of(self.spec, backend, one_domain),
             regime=self.spec.regime,
-            not_nccl=event.header.not_nccl,
-            shared_gpu=event.header.shared_gpu,
+            not_nccl=header.not_nccl,
+            shared_gpu=header.shared_gpu,
             wide=self.options.wide,
             color=wants_color(self.stdout),
         )
-        self.table = SweepTable(self.stdout, look)
+        return SweepTable(self.stdout, look)
 
     def _banner(self) -> None:
         """Say in the first and last line that this is no measurement of NCCL, or of GPUs of one's own."""

@@ -33,6 +33,8 @@ class Listed:
 
     n_cases: int
     arena_nbytes: int
+    one_domain: bool
+    """All ranks share a host or an NVLink domain."""
     probe: bool = False
     """Whether this is the probe for algorithms after the table."""
 
