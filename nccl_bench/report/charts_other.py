@@ -105,7 +105,7 @@ def _dots(dots: Dots, fig: AnyFigure, width: float, height: float, top: float) -
         ax.text(value + 0.012 * most, at, rate(value), va="center", ha="left", size=7.2, color=INK)
     if dots.median is not None:
         ax.axvline(dots.median, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.text(dots.median, len(dots.values) - 0.35, "median", va="top", ha="center", size=6.8, color=SOFT)
+        ax.text(dots.median, -0.55, " median", va="center", ha="left", size=6.8, color=SOFT)
     ax.set_yticks(range(len(dots.names)), [_short(name, 34) for name in dots.names], size=7.6, color=INK)
     ax.set_ylim(len(dots.names) - 0.3, -0.7)
     ax.set_xlim(0, most * 1.1)

@@ -132,6 +132,7 @@ class PairValue:
     nbytes: int
     busbw_GBps: float | None
     time_us: float | None
+    clock: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

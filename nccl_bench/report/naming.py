@@ -109,19 +109,22 @@ def caption(views: Sequence[View], curves: Sequence[tuple[View, Curve]], *, coll
 
 def what_differs(curves: Sequence[Curve]) -> list[str]:
     """A label for each curve: the parts of how it was measured in which they differ; "" where they do not."""
-    columns = [
+    always = [
         [curve.collective for curve in curves],
         [f"{curve.n_ranks} ranks" if curve.n_ranks else "" for curve in curves],
         [f"axis {curve.axis}" if curve.axis else "" for curve in curves],
         [str(curve.dtype or "") for curve in curves],
-        [str(curve.op or "") for curve in curves],
-        [f"root {curve.root}" if curve.root is not None else "" for curve in curves],
         [placement_words(curve) for curve in curves],
-        [{"ring": "to the next rank", "node": "to the next node"}.get(curve.shift or "", "") for curve in curves],
         [f"{curve.clock} clock" if curve.clock else "" for curve in curves],
         [curve.regime or "" for curve in curves],
         [curve.variant or "as is" for curve in curves],
         [f"registered {curve.registered}" if curve.registered not in (None, "none") else "" for curve in curves],
     ]
-    telling = [column for column in columns if len(set(column)) > 1]
+    where_they_apply = [
+        [str(curve.op or "") for curve in curves],
+        [f"root {curve.root}" if curve.root is not None else "" for curve in curves],
+        [{"ring": "to the next rank", "node": "to the next node"}.get(curve.shift or "", "") for curve in curves],
+    ]
+    telling = [column for column in always if len(set(column)) > 1]
+    telling += [column for column in where_they_apply if len({*column} - {""}) > 1]
     return [", ".join(column[at] for column in telling if column[at]) for at in range(len(curves))]

@@ -19,6 +19,8 @@ MAX_COLORED = 6
 MAX_ROWS = 40
 """Rows of a heat map; of more runs, the slowest."""
 MAX_PANELS = 8
+LEAST_SPREAD = 1.1
+"""Upper end of the axis of the spread at least: a spread of a percent should look like one."""
 RIBBON = "Ribbon: 95 % interval of the median; of several passes, the middle 95 % of them."
 SIZE = "size: the larger buffer of a rank"
 BUSBW = "bus bandwidth (GB/s)"
@@ -100,8 +102,8 @@ def marks_of(curves: Sequence[Curve], *, short: bool = False) -> tuple[Mark, ...
 
 def _busbw_plot(owned: Sequence[Owned], labels: Sequence[str], heading: str = "") -> Plot:
     lines = lines_of(owned, labels, lambda s: s.busbw_GBps, lambda s: s.busbw_low_GBps, lambda s: s.busbw_high_GBps)
-    forms = {curve.placement for _, curve in owned}
-    if len(lines) == len(owned) and forms == {"in", "out"}:
+    forms = {(curve.collective, curve.placement) for _, curve in owned}
+    if len(lines) == len(owned) and len({name for name, _ in forms}) == 1 < len(forms):
         lines = tuple(replace(line, dashed=curve.placement == "in") for line, (_, curve) in zip(lines, owned, strict=True))
     marks = marks_of([curve for _, curve in owned], short=bool(heading))
     return Plot(lines=lines, marks=marks, x_label="size" if heading else SIZE, y_label=BUSBW, heading=heading)
@@ -295,7 +297,8 @@ def dispatch(views: Sequence[View]) -> Picture | None:
     for eager, other in pairs[:4]:
         owned = [(view, eager), (view, other)]
         lines = lines_of(owned, ["eager", str(other.clock)], lambda s: s.time_us, lambda s: s.low_us, lambda s: s.high_us)
-        parts.append(Plot(lines=lines, x_label=SIZE, y_label="time (µs)", y_log=True, heading=eager.collective if len(pairs) > 1 else ""))
+        heading = eager.collective if len(pairs) > 1 else ""
+        parts.append(Plot(lines=lines, x_label="size" if heading else SIZE, y_label="time (µs)", y_log=True, heading=heading))
         small = overhead_us(eager, other)[0]
         told.append(f"{eager.collective} {format_us(small[1])} at {format_size(small[0])}")
     title = "Dispatch overhead: eager calls beside the fabric's own time"
@@ -339,7 +342,8 @@ def spread(views: Sequence[View]) -> Picture | None:
         lines = tuple(_toned(line, "main", NUMBER.get(curve.collective), line.label) for line, (_, curve) in zip(lines, owned, strict=True))
     worst = max(((y, line.label, x) for line in lines for x, y in zip(line.x, line.y, strict=True)), key=lambda item: item[0])
     title = "Spread: 95th percentile over median"
-    plot = Plot(lines=lines, x_label=SIZE, y_label="p95 / p50", y_from=1.0)
+    most = max(worst[0], LEAST_SPREAD)
+    plot = Plot(lines=lines, x_label=SIZE, y_label="p95 / p50", y_from=1.0, y_to=1.0 + 1.08 * (most - 1.0))
     note = "1.0: every batch (or operation) took as long as the median."
     words = f"{title}, linear. Largest: {worst[0]:.2f} of {worst[1] or 'a run'} at {format_size(round(worst[2]))}."
     return Picture(name="spread", title=title, caption=caption(views, owned), note=note, parts=(plot,), words=words)

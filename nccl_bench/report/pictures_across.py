@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from nccl_bench.fabric.topology import Node, describe, domains
 from nccl_bench.report.curves import Curve, Sample, View
-from nccl_bench.report.naming import banner_of, caption, clock_words, headline, judged
+from nccl_bench.report.naming import banner_of, caption, headline, judged
 from nccl_bench.report.page import Axis, Dots, Fabric, FabricNode, Heat, Line, Mark, Picture, Plot
 from nccl_bench.units import format_GBps, format_percent, format_size, format_us
 
@@ -162,7 +162,9 @@ def passes(views: Sequence[View]) -> Picture | None:
     every = -(-len(found) // MAX_BINS)
     note = f"Slowest pass {format_GBps(worst)} GB/s, {format_percent(1 - worst / middle)} % below the median of {format_GBps(middle)}."
     note += f" Each point is {every} passes: their median, ribbon from the slowest to the fastest." if every > 1 else ""
-    plot = Plot(lines=(line,), x_axis="pass", x_label="pass", y_label="bus bandwidth (GB/s)")
+    low, high = min(worst, (1 - BEND_FRAC) * middle), max(*rates, (1 + BEND_FRAC) * middle)
+    note += " The axis does not begin at 0."
+    plot = Plot(lines=(line,), x_axis="pass", x_label="pass", y_label="bus bandwidth (GB/s)", y_from=low, y_to=high)
     return Picture(name="passes", title=title, caption=caption([view], [(view, curve)]), note=note, parts=(plot,), words=f"{title}. {note}")
 
 
@@ -205,7 +207,8 @@ def pairs(view: View) -> Picture | None:
 
 
 def _pair_clock(view: View) -> str:
-    return f"measured by {view.header.tool}" if view.run.imported else next((clock_words(view, curve) for curve in view.curves), "clock not recorded")
+    clocks = " and ".join(dict.fromkeys(f"{pair.clock} clock" for pair in view.pairs if pair.clock))
+    return clocks or (f"measured by {view.header.tool}" if view.run.imported else "clock not recorded")
 
 
 def pairs_have_rates(view: View) -> bool:

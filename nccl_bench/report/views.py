@@ -210,11 +210,19 @@ def _pairs(header: RunHeader, frame: pd.DataFrame) -> tuple[PairValue, ...]:
     names = {rank.get("rank"): rank for rank in header.ranks}
     hosts = list(dict.fromkeys(str(rank.get("host")) for rank in header.ranks))
     found = []
-    columns = ("pair_src", "pair_dst", "pair_both", "pair_level", "nbytes", "busbw_GBps", "median_us")
-    for src, dst, both, level, nbytes, rate, time in zip(*(frame[name] for name in columns), strict=True):
+    columns = ("pair_src", "pair_dst", "pair_both", "pair_level", "nbytes", "busbw_GBps", "median_us", "clock")
+    for src, dst, both, level, nbytes, rate, time, clock in zip(*(frame[name] for name in columns), strict=True):
         ends = [_end(int(end), str(level), names, hosts) for end in (src, dst)]
         found.append(
-            PairValue(src=ends[0], dst=ends[1], both=bool(both), nbytes=int(nbytes), busbw_GBps=_number(rate), time_us=_number(time))
+            PairValue(
+                src=ends[0],
+                dst=ends[1],
+                both=bool(both),
+                nbytes=int(nbytes),
+                busbw_GBps=_number(rate),
+                time_us=_number(time),
+                clock=clock if isinstance(clock, str) else None,
+            )
         )
     return tuple(found)
 
