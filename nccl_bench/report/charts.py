@@ -16,7 +16,23 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from nccl_bench.report import charts_other
-from nccl_bench.report.look import BAND, DPI, FAINT, GAP_IN, GRID, HEIGHT_IN, PALETTE, PANEL_IN, PAPER, RC, SOFT, TEXT_IN, VARIABLES, WIDTH_IN
+from nccl_bench.report.look import (
+    BAND,
+    DPI,
+    FAINT,
+    GAP_IN,
+    GRID,
+    HEIGHT_IN,
+    MARK_IN,
+    PALETTE,
+    PANEL_IN,
+    PAPER,
+    RC,
+    SOFT,
+    TEXT_IN,
+    VARIABLES,
+    WIDTH_IN,
+)
 from nccl_bench.report.page import Line, Mark, Picture, Plot
 from nccl_bench.units import format_size
 
@@ -133,8 +149,10 @@ def _plot(plot: Plot, fig: AnyFigure, box: Box, width: float, height: float) -> 
         ax.set_title(plot.heading, size=8.8, weight="bold", loc="left", pad=4)
     _frame(ax)
     _axes(ax, plot, wide=box[2] > 0.6)
+    low, high = ax.get_ylim()
     for mark in plot.marks:
-        _mark(ax, mark)
+        close = any(0 < other.y - mark.y < MARK_IN / (size[1] * height) * (high - low) for other in plot.marks)
+        _mark(ax, mark, below=close or mark.high is not None)
     colors = _colors(plot.lines)
     for line, color in zip(plot.lines, colors, strict=True):
         _line(ax, line, color, plot)
@@ -248,15 +266,15 @@ def _y_limits(plot: Plot) -> tuple[float, float]:
 # ---- what is drawn ----
 
 
-def _mark(ax: Axes, mark: Mark) -> None:
-    trans = ax.get_yaxis_transform()
+def _mark(ax: Axes, mark: Mark, *, below: bool) -> None:
+    """A line or band across, its words above it or, where others are there, below."""
     if mark.high is not None:
         ax.axhspan(mark.y, mark.high, color=BAND, linewidth=0, zorder=0.5)
-        ax.text(0.012, mark.y, mark.words, transform=trans, va="top", ha="left", size=7, color=SOFT, zorder=4)
-        return
-    style = "-" if mark.kind == "limit" else (0, (4, 3))
-    ax.axhline(mark.y, color=FAINT if mark.kind == "limit" else SOFT, linewidth=0.9, linestyle=style, zorder=1)
-    ax.text(0.012, mark.y, mark.words, transform=trans, va="bottom", ha="left", size=7, color=SOFT, zorder=4)
+    else:
+        style = "-" if mark.kind == "limit" else (0, (4, 3))
+        ax.axhline(mark.y, color=FAINT if mark.kind == "limit" else SOFT, linewidth=0.9, linestyle=style, zorder=1)
+    where = "top" if below else "bottom"
+    ax.text(0.012, mark.y, mark.words, transform=ax.get_yaxis_transform(), va=where, ha="left", size=7, color=SOFT, zorder=4)
 
 
 def _line(ax: Axes, line: Line, color: str, plot: Plot) -> None:
@@ -313,4 +331,3 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
         if not moved:
             break
     return spots
-

@@ -234,7 +234,7 @@ def _sentences(view: View) -> tuple[str, ...]:
             shared_gpu=view.header.shared_gpu,
         )
         alone = [other for other in view.curves if other.regime == "isolated" and curve.regime != "isolated" and _beside(other, curve)]
-        isolated = [point for other in alone[:1] for point, _ in points_of_curve(other)]
+        isolated = [point for other in alone[:1] for point, _ in points_of_curve(other) if point.nbytes <= curve.samples[0].nbytes]
         found.append(summary(points_of_curve(curve), isolated, look))
     return tuple(found)
 

@@ -297,4 +297,3 @@ def _as_expected(views: Sequence[View], name: str | None) -> str:
         return f", {format_percent(curve.largest.attainable_frac)} % of what is attainable{limit}"
     share = (curve.largest.busbw_GBps or 0.0) / curve.ceiling.expected.mid_GBps
     return f", {format_percent(share)} % of what healthy systems like this reach{limit}"
-

@@ -31,6 +31,8 @@ TEXT_IN = 0.068
 """Width of a character of a label (8 points), to keep room for it."""
 GAP_IN = 0.145
 """Least distance of two labels at line ends."""
+MARK_IN = 0.14
+"""Height of the words on a mark."""
 DPI = 144
 """Of PNG files: sharp on a slide."""
 RC: dict[str, Any] = {

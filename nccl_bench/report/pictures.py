@@ -105,7 +105,7 @@ def _busbw_plot(owned: Sequence[Owned], labels: Sequence[str], heading: str = ""
     forms = {(curve.collective, curve.placement) for _, curve in owned}
     if len(lines) == len(owned) and len({name for name, _ in forms}) == 1 < len(forms):
         lines = tuple(replace(line, dashed=curve.placement == "in") for line, (_, curve) in zip(lines, owned, strict=True))
-    marks = marks_of([curve for _, curve in owned], short=bool(heading))
+    marks = marks_of([curve for _, curve in owned if curve.variant is None], short=bool(heading))
     return Plot(lines=lines, marks=marks, x_label="size" if heading else SIZE, y_label=BUSBW, heading=heading)
 
 
