@@ -101,7 +101,8 @@ class Keeper:
             case "cases":
                 self.n_cases = content["n"]
                 yield from self._network()
-                yield Listed(n_cases=content["n"], arena_nbytes=content["arena_nbytes"], one_domain=content["facts"]["one_domain"], probe=self._probing)
+                one_domain = content["facts"]["one_domain"]
+                yield Listed(n_cases=content["n"], arena_nbytes=content["arena_nbytes"], one_domain=one_domain, probe=self._probing)
             case "case":
                 yield CaseBegun(index=content["index"], n_cases=self.n_cases, collective=content["collective"], nbytes=content["nbytes"])
             case "warning":
