@@ -8,7 +8,7 @@ SWEEP ?=
 .PHONY: sweep test test-versions lint clean
 
 sweep: $(VENV)/installed
-	@$(BIN)/nccl-bench --version
+	@$(BIN)/python -c 'import torch; from nccl_bench.measure.nccl_library import running_nccl as r; print("torch", torch.__version__, "- libnccl:", *map(str, r()))'
 	$(BIN)/nccl-bench sweep $(SWEEP)
 	@if $(BIN)/nccl-bench report --help >/dev/null 2>&1; then $(BIN)/nccl-bench report latest; fi
 
