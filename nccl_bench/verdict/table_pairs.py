@@ -1,0 +1,38 @@
+"""Somebody else's table of pairs as evidence, and what its findings mean for an exit code."""
+
+from __future__ import annotations
+
+import math
+
+from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS
+from nccl_bench.results.pair_table import PairTable
+from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_BOTH, Evidence, Exchanges, Findings, Groups
+
+
+def evidence_of(table: PairTable, groups: Groups | None = None) -> Evidence:
+    """One exchange a row, both directions together; times are turned over so that more is better."""
+    number = {node: at for at, node in enumerate(table.nodes)}
+    kind = SMALL_BOTH if table.is_time else LARGE_BOTH
+    rows = [(number[row.a], number[row.b], 0, _speed(row.value, table.is_time), kind) for row in table.rows]
+    return Evidence(hosts=table.nodes, exchanges=Exchanges.of(rows), groups=groups)
+
+
+def _speed(value: float | None, is_time: bool) -> float:
+    if value is None or value <= 0:
+        return math.nan
+    return 1.0 / value if is_time else value
+
+
+def verdict(findings: Findings, n_nodes: int) -> tuple[int, str]:
+    """(exit code, why) of findings of pairs alone."""
+    if findings.suspects:
+        names = ", ".join(suspect.name() for suspect in findings.suspects[:3])
+        more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
+        return FAIL, f"suspects: {names}{more}"
+    if findings.failed:
+        return FAIL, f"{len(findings.failed)} pairs failed"
+    if findings.undetermined:
+        return FAIL, f"{len(findings.undetermined)} pairs are slow, and this data cannot say why"
+    if n_nodes < 3:
+        return INCONCLUSIVE, "two nodes have nobody to be compared with"
+    return PASS, "no outlier"
