@@ -17,11 +17,12 @@ from typing import Any, TextIO
 
 from nccl_bench.errors import BUG, InterruptedRun, LaunchError, NcclBenchError, WorldError
 from nccl_bench.launch import preflight
-from nccl_bench.launch.blame import Verdict, blame
+from nccl_bench.launch.blame import Verdict
 from nccl_bench.launch.board import ABORT, FACTS
 from nccl_bench.launch.client import BoardClient
 from nccl_bench.launch.crew import Crew
-from nccl_bench.launch.ending import Ending, rank_0_is_silent, verdict_of
+from nccl_bench.launch.elastic import tell_torchrun
+from nccl_bench.launch.ending import Ending, rank_0_is_silent, verdict_from_here, verdict_of
 from nccl_bench.launch.facts import host_facts, join_facts
 from nccl_bench.launch.interfaces import in_use, socket_facts, worker_sockets
 from nccl_bench.launch.launchers import Launch
@@ -79,7 +80,7 @@ class Supervisor:
         """The first abort of the run; _own_reason is what went wrong here."""
         self._own_reason: Json | None = None
         self._ending = Ending(launch)
-        self._may_leave = self._hurry = self._thrown = False
+        self._may_leave = self._hurry = self._thrown = self._guilty = False
         self._interrupts = 0
 
     @property
@@ -102,6 +103,7 @@ class Supervisor:
             exit_code=verdict.exit_code, why=verdict.why, lines=verdict.lines, hang=verdict.hang,
             kept={rank: tuple(worker.kept) for rank, worker in self._crew.workers.items()},
         )  # fmt: skip
+        tell_torchrun(self._environ, finished.exit_code, finished.why, finished.lines, guilty=self._guilty)
         try:
             yield finished
         except NcclBenchError:
@@ -318,8 +320,10 @@ class Supervisor:
         return found
 
     def _post_facts(self) -> None:
+        facts = self._facts()
+        self._guilty = any(fact.get("state") in ("dead", "stopped") for fact in facts.values())
         if self._board is not None:
-            self._board.set({f"{FACTS}/{rank}": fact for rank, fact in self._facts().items()})
+            self._board.set({f"{FACTS}/{rank}": fact for rank, fact in facts.items()})
 
     def _on_board_lost(self, board: BoardClient) -> None:
         if self._ending.verdict is not None:
@@ -333,11 +337,8 @@ class Supervisor:
     def _decide_from_here(self) -> None:
         """No word of rank 0: the verdict from what this process knows."""
         reason = self._reason or self._own_reason or {"kind": "unknown"}
-        known = self._facts()
-        if reason["kind"] == "lost":
-            known |= {int(rank): {"rank": int(rank), "state": "lost", "who": reason["who"]} for rank in reason["ranks"]}
         holder = self._meeting.client.board if self._meeting is not None and not self._alone else None
-        verdict = blame(known, world_size=self._world_size, reason=reason, timeout_s=self._plan.timeout_s, hosts={}, partial=True, board=holder)
+        verdict = verdict_from_here(self._facts(), reason, self._world_size, self._plan.timeout_s, holder)
         self._ending.conclude(verdict, speak=self._ending.speaks or reason is self._own_reason)
 
     def announce(self, verdict: Verdict) -> None:
