@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import asdict as asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from nccl_bench.fabric.topology import topology_json
 from nccl_bench.records import Group, Pair, Point, RunHeader, Times, with_bandwidth
 from nccl_bench.results.store import create_run
 
+ROOT = Path(__file__).parent.parent
 SIZES = tuple(8 << shift for shift in range(0, 31, 2))
 """8 B to 8 GiB, each four times the one before."""
 LATENCY_US = 20.0
@@ -59,7 +61,9 @@ def header(nodes=2, per_node=8, *, host="gpu-{:03d}", gpu="NVIDIA H100 80GB HBM3
     return RunHeader(**{**values, **changes})
 
 
-def point(collective="all_reduce", nbytes=1 << 20, n=16, *, share=1.0, latency=LATENCY_US, noise=0.002, clock="queued", regime="streaming", **changes):
+def point(
+    collective="all_reduce", nbytes=1 << 20, n=16, *, share=1.0, latency=LATENCY_US, noise=0.002, clock="queued", regime="streaming", **changes
+):
     """A point whose time is latency + bytes x factor / (share x what such nodes reach)."""
     moved = effective_nbytes(collective, nbytes, n, 4)
     if moved == 0:
@@ -68,10 +72,12 @@ def point(collective="all_reduce", nbytes=1 << 20, n=16, *, share=1.0, latency=L
             clock=clock, regime=regime, status="skipped", reason="the size rounds down to nothing for this many ranks",
         )  # fmt: skip
     us = latency + moved * bus_factor(collective, n) / (share * PEAK_GBps.get(collective, 300.0)) * 1e-3
-    times = Times(median=us, mean=us * 1.001, min=us * (1 - noise), max=us * (1 + 4 * noise), p95=us * (1 + 3 * noise), ci_low=us * (1 - noise), ci_high=us * (1 + noise))
+    low, high = us * (1 - noise), us * (1 + noise)
+    times = Times(median=us, mean=us * 1.001, min=low, max=us * (1 + 4 * noise), p95=us * (1 + 3 * noise), ci_low=low, ci_high=high)
     row = COLLECTIVES[collective]
     values = {
-        "collective": collective, "dtype": "float32", "op": "sum" if row.reducing else None, "root": None, "nbytes": moved, "requested_nbytes": nbytes,
+        "collective": collective, "dtype": "float32", "op": "sum" if row.reducing else None, "root": None, "nbytes": moved,
+        "requested_nbytes": nbytes,
         "count": count_elements(collective, moved, n, 4), "n_ranks": n, "group": Group(size=n), "placement": row.placements[0],
         "shift": "ring" if collective == "sendrecv" else None, "clock": clock, "regime": regime, "registered": "none", "iters": 600, "batches": 10,
         "series": 6, "ops_per_batch": 64, "sample": "batch", "time_us": times, "mean_over_ranks_us": us, "n_wrong": 0, "stop": "precision",

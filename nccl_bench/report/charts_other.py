@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from nccl_bench.report.look import FAINT, GRID, INK, PALETTE, PAPER, SOFT, TEXT_IN, rate
@@ -20,6 +21,8 @@ ROW_IN = 0.24
 NODE_IN = 1.75
 MAX_TEXTS = 900
 """Cells of a heat map that are written as numbers too."""
+STEPS = 32
+"""Colours of the bar that explains them."""
 MAX_GPUS = 16
 """Boxes in a row; more GPUs of a node are said in words."""
 
@@ -56,7 +59,7 @@ def _heat(heat: Heat, fig: AnyFigure, width: float, height: float, top: float) -
     ax = fig.add_axes((left, bottom, 1 - left - right, top - bottom - 0.05 / height))
     values = [[math.nan if value is None else value for value in row] for row in heat.values]
     ax.set_facecolor("none")
-    mesh = ax.pcolormesh(values, cmap="cividis", vmin=heat.low, vmax=heat.high, edgecolors=PAPER, linewidth=0.8)
+    ax.pcolormesh(values, cmap="cividis", vmin=heat.low, vmax=heat.high, edgecolors=PAPER, linewidth=0.8)
     ax.invert_yaxis()
     ax.set_yticks([at + 0.5 for at in range(len(heat.rows))], [_short(row) for row in heat.rows], size=7.8, color=INK)
     step = max(1, math.ceil(len(heat.columns) / 32))
@@ -66,13 +69,22 @@ def _heat(heat: Heat, fig: AnyFigure, width: float, height: float, top: float) -
     ax.spines[:].set_visible(False)
     if len(heat.rows) * len(heat.columns) <= MAX_TEXTS and len(heat.columns) <= 36:
         _numbers(ax, heat)
-    bar = fig.add_axes((1 - right + 0.12 / width, bottom, 0.1 / width, top - bottom - 0.05 / height))
-    scale = fig.colorbar(mesh, cax=bar)
-    scale.outline.set_visible(False)
-    ends = [heat.low, (heat.low + heat.high) / 2, heat.high]
-    bar.set_yticks(ends, [f"{100 * end:.0f} %" if heat.percent else f"{end:.3g}" for end in ends], size=7, color=SOFT)
-    bar.tick_params(length=0)
-    bar.set_title(heat.label, size=6.8, color=SOFT, loc="left", pad=4)
+    _scale(fig.add_axes((1 - right + 0.12 / width, bottom, 0.1 / width, top - bottom - 0.05 / height)), heat)
+
+
+def _scale(ax: Axes, heat: Heat) -> None:
+    """What the colours mean: a bar of steps, since a smooth one would be an image inside the drawing."""
+    low, high = heat.low, heat.high
+    edges = [low + (high - low) * at / STEPS for at in range(STEPS + 1)]
+    middles = [[(lower + upper) / 2] for lower, upper in pairwise(edges)]
+    ax.pcolormesh([0, 1], edges, middles, cmap="cividis", vmin=low, vmax=high)
+    ax.spines[:].set_visible(False)
+    ax.set_xticks([])
+    ax.yaxis.tick_right()
+    ends = [low, (low + high) / 2, high]
+    ax.set_yticks(ends, [f"{100 * end:.0f} %" if heat.percent else f"{end:.3g}" for end in ends], size=7, color=SOFT)
+    ax.tick_params(length=0)
+    ax.set_title(heat.label, size=6.8, color=SOFT, loc="left", pad=4)
 
 
 def _numbers(ax: Axes, heat: Heat) -> None:

@@ -65,12 +65,12 @@ def _cleaner(hosts: Sequence[str]) -> Callable[[str], str]:
         numbered.setdefault(host, numbered.get(short, f"host-{len(set(numbered.values())) + 1}"))
         numbered.setdefault(short, numbered[host])
     names = sorted(numbered, key=len, reverse=True)
-    pattern = re.compile(r"(?<![A-Za-z0-9])(?:" + "|".join(map(re.escape, names)) + r")(?![A-Za-z0-9])") if names else None
+    pattern = re.compile(r"(?<![A-Za-z0-9])(" + "|".join(map(re.escape, names)) + r")(?![A-Za-z0-9])(?:\.[A-Za-z][A-Za-z0-9-]*)*") if names else None
 
     def clean(text: str) -> str:
         text = _COMPRESSED.sub("(hosts)", text)
         text = _UUID.sub(HIDDEN, _ADDRESS.sub(HIDDEN, text))
-        return text if pattern is None else pattern.sub(lambda match: numbered[match[0]], text)
+        return text if pattern is None else pattern.sub(lambda match: numbered[match[1]], text)
 
     return clean
 
