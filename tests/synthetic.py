@@ -151,7 +151,7 @@ class Cluster:
         path = np.ones(len(a))
         across = self.leaf_of(a) != self.leaf_of(b)
         path[across] /= self.oversubscription
-        spine = (a * 7919 + b * 104729 + rail * 31) % self.spines
+        spine = _mixed(a * 4096 * 8 + b * 8 + rail) % self.spines
         for fault in self.faults:
             if fault.kind == "slow spine":
                 hit = across & ((self.leaf_of(a) == fault.other) | (self.leaf_of(b) == fault.other) if fault.other >= 0 else spine == fault.device)
@@ -266,6 +266,14 @@ class Cluster:
             leaves = [range(at, min(at + self.leaf, self.n)) for at in range(0, self.n, self.leaf)]
             found += [pair for one in inside_rounds(leaves, INSIDE_ROUNDS, 0) for pair in one.pairs]
         return list(dict.fromkeys(found))
+
+
+def _mixed(key: np.ndarray) -> np.ndarray:
+    """A hash without pattern, as switches' ECMP means to be (the finaliser of splitmix64)."""
+    key = key.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (key ^ (key >> np.uint64(31))).astype(np.int64) & 0x7FFFFFFF
 
 
 def joined(one: Exchanges, other: Exchanges) -> Exchanges:

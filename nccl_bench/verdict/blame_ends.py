@@ -126,12 +126,15 @@ def _round(search: Search, small: bool, rows: Bools, least: float) -> list[End]:
     use = search.use & rows
     if not use.any():
         return []
+    rough = count(search.exchanges, search.looked.slow, use, search.n_nodes, pairs=False)
+    if not ((rough.n_slow >= MIN_FEW) & (rough.n_slow >= least * rough.n)).any():
+        return []
     ends = count(search.exchanges, search.looked.slow, use, search.n_nodes)
     base = _base(search, ends, use, least)
     ways = int(np.count_nonzero(ends.n[BOTH]) > 0) + 2 * int(np.count_nonzero(ends.n[SEND]) > 0)
     tested = max(1, int((ends.n[ANY] >= MIN_FEW).sum())) * ways
     found = []
-    for at in np.flatnonzero(ends.n_slow[ANY] >= MIN_FEW):
+    for at in np.flatnonzero(((ends.n_slow >= MIN_FEW) & (ends.n_slow >= least * ends.n)).any(axis=0)):
         end = _judge(search, ends, int(at), least, base, tested, small)
         if end is not None:
             found.append(end)
@@ -149,7 +152,7 @@ def _base(search: Search, ends: Ends, use: Bools, least: float) -> float:
     rest = use & ~search.touching(suspected)
     if not rest.any():
         return 0.5
-    healthy = count(search.exchanges, search.looked.slow, rest, search.n_nodes)
+    healthy = count(search.exchanges, search.looked.slow, rest, search.n_nodes, pairs=False)
     seen = healthy.n[ANY] > 0
     middle = float(np.median(healthy.n_slow[ANY][seen] / healthy.n[ANY][seen]))
     known = ends.n[ANY] > 0
@@ -212,7 +215,7 @@ def slow_rails(search: Search) -> list[Suspect]:
         return found
     for small in (False, True):
         use = search.use & search.size_rows(small)
-        ends = count(exchanges, search.looked.slow, use, search.n_nodes)
+        ends = count(exchanges, search.looked.slow, use, search.n_nodes, pairs=False)
         share = ends.n_slow[ANY].reshape(-1, rails) / np.maximum(1, ends.n[ANY].reshape(-1, rails))
         seen = ends.n[ANY].reshape(-1, rails) > 0
         for rail in range(rails):

@@ -138,27 +138,30 @@ WAYS = ("in all directions", "sending", "receiving", "both directions at once")
 ANY, SEND, RECEIVE, BOTH = range(4)
 
 
-def count(exchanges: Exchanges, slow: Bools, use: Bools, n_nodes: int) -> Ends:
-    """Count the rows of `use` by end and way."""
+def count(exchanges: Exchanges, slow: Bools, use: Bools, n_nodes: int, *, pairs: bool = True) -> Ends:
+    """Count the rows of `use` by end and way; partners too, unless `pairs` is False (they cost most)."""
     rails = exchanges.n_rails
     size = n_nodes * rails
-    a, b = exchanges.src * rails + exchanges.rail, exchanges.dst * rails + exchanges.rail
-    one = (exchanges.stratum == LARGE_ONE) | (exchanges.stratum == SMALL_ONE)
+    at = np.flatnonzero(use)
+    a, b = exchanges.src[at] * rails + exchanges.rail[at], exchanges.dst[at] * rails + exchanges.rail[at]
+    one, lost = (exchanges.stratum[at] == LARGE_ONE) | (exchanges.stratum[at] == SMALL_ONE), slow[at]
     n, n_slow = np.zeros((4, size), dtype=np.int64), np.zeros((4, size), dtype=np.int64)
     for way, end, rows in ((SEND, a, one), (RECEIVE, b, one), (BOTH, a, ~one), (BOTH, b, ~one)):
-        counted, lost = rows & use, rows & use & slow
-        n[way] += np.bincount(end[counted], minlength=size)
-        n_slow[way] += np.bincount(end[lost], minlength=size)
+        n[way] += np.bincount(end[rows], minlength=size)
+        n_slow[way] += np.bincount(end[rows & lost], minlength=size)
     n[ANY], n_slow[ANY] = n[1:].sum(axis=0), n_slow[1:].sum(axis=0)
-    pairs, which = np.unique(np.minimum(a, b)[use] * size + np.maximum(a, b)[use], return_inverse=True)
-    rows = np.bincount(which, minlength=len(pairs))
-    bad = np.bincount(which, weights=slow[use], minlength=len(pairs)) > 0
-    low, high = pairs // size, pairs % size
+    nothing = np.zeros(size, dtype=np.int64)
+    if not pairs:
+        return Ends(n=n, n_slow=n_slow, partners=nothing, slow_partners=nothing, met_slow=nothing)
+    met, which = np.unique(np.minimum(a, b) * size + np.maximum(a, b), return_inverse=True)
+    times = np.bincount(which, minlength=len(met))
+    bad = np.bincount(which[lost], minlength=len(met)) > 0
+    low, high = met // size, met % size
 
     def by_end(weights: Ints | Bools | None) -> Ints:
         return sum((np.bincount(end, weights=weights, minlength=size) for end in (low, high)), start=np.zeros(size)).astype(np.int64)
 
-    return Ends(n=n, n_slow=n_slow, partners=by_end(None), slow_partners=by_end(bad), met_slow=by_end(rows * bad))
+    return Ends(n=n, n_slow=n_slow, partners=by_end(None), slow_partners=by_end(bad), met_slow=by_end(times * bad))
 
 
 def binomial_tail(k: int, n: int, p: float) -> float:

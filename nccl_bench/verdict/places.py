@@ -107,7 +107,10 @@ class Places:
 
 
 def levels(exchanges: Exchanges, places: Places) -> dict[int, float]:
-    """[stratum] what exchanges across groups reach: the ninth decile of the medians of pairs of groups, or the faster of two heaps: one bad way out lowers nothing."""
+    """[stratum] what exchanges across groups reach: the ninth decile over pairs of groups, or the faster of two heaps.
+
+    One bad way out lowers nothing.
+    """
     across = places.across(exchanges)
     n = len(places.names)
     a, b = places.group[exchanges.src], places.group[exchanges.dst]
@@ -153,27 +156,33 @@ def between(
         return suspects, across, notes
     large = exchanges.stratum <= LARGE_ONE
     inside, across = use & ~across & large, across & large
+    group, slow, size = places.group, looked.slow, len(places.names)
+    n_of, k_of = (_by_group(rows, group[exchanges.src], group[exchanges.dst], size) for rows in (across, across & slow))
+    home, home_slow = (np.bincount(group[exchanges.src[rows & (group[exchanges.src] >= 0)]], minlength=size) for rows in (inside, inside & slow))
+    total, total_slow = int(across.sum()), int((across & slow).sum())
     for number, name in enumerate(places.names):
-        mine = across & ((places.group[exchanges.src] == number) ^ (places.group[exchanges.dst] == number))
-        n, k = int(mine.sum()), int((mine & looked.slow).sum())
-        others = across & ~mine
-        base = (int((others & looked.slow).sum()) + 1) / (int(others.sum()) + 2)
-        if n < 4 or k < SHARE * n or not others.any() or base > 0.5:
+        n, k = int(n_of[number]), int(k_of[number])
+        base = (total_slow - k + 1) / (total - n + 2)
+        if n < 4 or k < SHARE * n or n == total or base > 0.5:
             continue
-        nodes_here = places.group == number
-        at_home = inside & nodes_here[exchanges.src]
-        if at_home.any() and looked.slow[at_home].mean() > 0.5:
+        if home[number] and home_slow[number] > 0.5 * home[number]:
             continue  # its nodes are slow at home as well
         chance = min(1.0, binomial_tail(k, n, base) * len(places.names))
         if chance <= MAX_CHANCE:
+            mine = across & ((group[exchanges.src] == number) ^ (group[exchanges.dst] == number))
             loss = 1 - math.exp(-float(np.median(looked.loss[mine & looked.slow])))
-            home = f", and normal inside ({int((at_home & ~looked.slow).sum())} of {int(at_home.sum())})" if at_home.any() else ""
-            text = f"{k} of {n} exchanges between {name} and other groups are {loss:.0%} slower than between the others{home}"
+            at_home = f", and normal inside ({home[number] - home_slow[number]} of {home[number]})" if home[number] else ""
+            text = f"{k} of {n} exchanges between {name} and other groups are {loss:.0%} slower than between the others{at_home}"
             suspects.append(
                 Suspect(kind="boundary", host=name, peer="the others", score=loss, chance=chance, evidence=(text, f"groups: {groups.source}"))
             )
             explained |= mine
     return suspects, explained, notes
+
+
+def _by_group(rows: Bools, src: Ints, dst: Ints, size: int) -> Ints:
+    """[group] rows that begin or end in it."""
+    return np.bincount(src[rows], minlength=size) + np.bincount(dst[rows], minlength=size)
 
 
 def _whole(exchanges: Exchanges, places: Places, groups: Groups, across: Bools, oversubscription: float | None) -> tuple[list[Suspect], list[str]]:
@@ -214,8 +223,8 @@ def leftovers(exchanges: Exchanges, slow: Bools, use: Bools, places: Places | No
     nothing = np.zeros(len(exchanges), dtype=bool)
     if places is None:
         return None, nothing
-    across = places.across(exchanges) & use
-    inside = use & ~across
+    across = places.across(exchanges) & use & (exchanges.stratum <= LARGE_ONE)
+    inside = use & ~across & (exchanges.stratum <= LARGE_ONE)
     n, k = int(across.sum()), int((across & slow).sum())
     n_in, k_in = int(inside.sum()), int((inside & slow).sum())
     base = max((k_in + 1) / (n_in + 2), 0.02)
