@@ -176,9 +176,17 @@ def _without(grid: Grid, name: str) -> Grid:
     return Grid(names=tuple(n for n, _size in kept), sizes=tuple(size for _n, size in kept))
 
 
-def deepspeed(*, pp: int = 1, dp: int = 1, tp: int = 1) -> Mesh:
-    """DeepSpeed's pipeline grid [pipe, data, model], row-major (runtime/pipe/topology.py:244-248)."""
-    return Mesh(text=f"deepspeed:pp{pp},dp{dp},tp{tp}", grids=(Grid(names=("pp", "dp", "tp"), sizes=(pp, dp, tp)),))
+def deepspeed(*, pp: int = 1, dp: int = 1, tp: int = 1, ep: int = 1) -> Mesh:
+    """DeepSpeed's pipeline grid [pipe, data, model], row-major (runtime/pipe/topology.py:244-248).
+
+    Experts are shared among neighbours of a data-parallel group (utils/groups.py _create_expert_and_data_parallel): axes ep, edp.
+    """
+    grids = [Grid(names=("pp", "dp", "tp"), sizes=(pp, dp, tp))]
+    if ep > 1:
+        if dp % ep:
+            raise UsageError(f"ep {ep} does not divide dp {dp}", "DeepSpeed shares experts among data-parallel ranks")
+        grids.append(Grid(names=("epp", "edp", "ep", "etp"), sizes=(pp, dp // ep, ep, tp)))
+    return Mesh(text=f"deepspeed:pp{pp},dp{dp},tp{tp}" + (f",ep{ep}" if ep > 1 else ""), grids=tuple(grids))
 
 
 def titan(*, pp: int = 1, replicate: int = 1, shard: int = 1, cp: int = 1, tp: int = 1, ep: int = 1) -> Mesh:
@@ -207,7 +215,7 @@ def _megatron_of(found: dict[str, int], order: str, option: str) -> Mesh:
 
 
 def _deepspeed_of(found: dict[str, int], option: str) -> Mesh:
-    return deepspeed(**_pick(found, ("pp", "dp", "tp"), option))
+    return deepspeed(**_pick(found, ("pp", "dp", "tp", "ep"), option))
 
 
 def _titan_of(found: dict[str, int], option: str) -> Mesh:
@@ -217,7 +225,17 @@ def _titan_of(found: dict[str, int], option: str) -> Mesh:
 
 
 def axis_groups(mesh: Mesh, axis: str) -> tuple[Ranks, ...]:
-    """All groups of an axis: of one name, of several joined ("dp+cp"), or the world. Raises UsageError for an unknown name."""
+    """All groups of an axis: of one name, of several joined ("dp+cp"), the world, or of a rule:
+
+    neighbours=8  8 ranks in a row (ZeRO++ hpZ; deepspeed utils/groups.py:859-887)
+    strided=8     the ranks with the same place in each row of 8 (qgZ's global step; utils/groups.py:672-694)
+    ends=pp       first and last of each group of an axis (tied embeddings); the others take no part
+
+    Raises UsageError for an unknown name.
+    """
+    rule, equals, value = axis.partition("=")
+    if equals:
+        return _by_rule(mesh, axis, rule, value)
     parts = dict(mesh.joined).get(axis, tuple(axis.split("+")))
     if parts == (WORLD_AXIS,):
         return (tuple(range(mesh.size)),)
@@ -226,6 +244,17 @@ def axis_groups(mesh: Mesh, axis: str) -> tuple[Ranks, ...]:
         hint = f"there are: {' '.join(mesh.axes)}; several of them joined by +"
         raise UsageError(f"--axis {axis}: the mesh {mesh.text} has no such axis", hint)
     return _groups(grid, frozenset(parts))
+
+
+def _by_rule(mesh: Mesh, axis: str, rule: str, value: str) -> tuple[Ranks, ...]:
+    if rule == "ends":
+        return tuple((group[0], group[-1]) for group in axis_groups(mesh, value) if len(group) > 1)
+    size = int(value) if value.isdecimal() else 0
+    if rule not in ("neighbours", "strided") or not 0 < size <= mesh.size or mesh.size % size:
+        raise UsageError(f"--axis {axis}: no such groups of {mesh.size} ranks", "neighbours=N and strided=N with N a divisor of them, or ends=AXIS")
+    if rule == "neighbours":
+        return tuple(tuple(range(start, start + size)) for start in range(0, mesh.size, size))
+    return tuple(tuple(range(start, mesh.size, size)) for start in range(size))
 
 
 @cache
@@ -243,16 +272,11 @@ def _groups(grid: Grid, parts: frozenset[str]) -> tuple[Ranks, ...]:
     return tuple(tuple(base + step for step in inside) for base in outside)
 
 
-def contiguous(size: int, world: int, axis: str) -> Kind:
-    """Groups of `size` neighbours (ZeRO++ hpZ; deepspeed utils/groups.py:859-887). Raises UsageError where they do not fill the world."""
-    if size < 1 or world % size:
-        raise UsageError(f"{axis}: groups of {size} do not fill {world} ranks")
-    return Kind(axis=axis, size=size, groups=tuple(tuple(range(start, start + size)) for start in range(0, world, size)))
-
-
 def kind_of(mesh: Mesh, axis: str) -> Kind:
-    """The kind of an axis."""
+    """The kind of an axis. Raises UsageError where there is none."""
     groups = axis_groups(mesh, axis)
+    if not groups:
+        raise UsageError(f"--axis {axis}: there are no such groups in {mesh.text}")
     return Kind(axis=axis, size=len(groups[0]), groups=groups)
 
 

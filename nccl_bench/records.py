@@ -58,6 +58,8 @@ class Case:
     """nccl-tests' count column, elements."""
     n_ranks: int
     axis: str | None = None
+    special: str | None = None
+    """What sets the case apart from a plain one: "solo" (one group of the axis alone, the others idle), "skew 2"."""
     placement: Placement
     shift: Shift | None = None
     clock: Clock
@@ -128,6 +130,11 @@ class Point:
     pass_: int = 0
     """Number of the pass under --duration, from 0; JSON key "pass"."""
     pair: Pair | None = None
+    special: str | None = None
+    """What sets the case apart from a plain one: "solo", "skew 2", "beside dp:reduce_scatter", the shape of a product."""
+    details: Json | None = None
+    """kind gemm: {name, m, n, k} of a product [m, k] x [k, n], {attention}, {pass_nbytes}. kind overlap: {beside, own_us, other_us,
+    own_times, other_times, slowdown}: two things at once, each alone, and both together over the longer one."""
     iters: int | None = None
     """Operations timed."""
     batches: int | None = None
@@ -187,6 +194,41 @@ def with_bandwidth(point: Point, median_us: float) -> Point:
         return point
     algbw = point.nbytes / median_us * 1e-3
     return replace(point, algbw_GBps=algbw, busbw_GBps=algbw * bus_factor(point.collective, point.n_ranks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """What `plan --emit` asks a sweep to measure: exact groups, sizes and dtypes, matrix products, and what runs beside what."""
+
+    schema: int = SCHEMA
+    layout: str
+    """In words, for the reader."""
+    mesh: str
+    """As --mesh takes it; its size is the number of ranks."""
+    collectives: tuple[Json, ...] = ()
+    """[{axis, collective, dtype, op, nbytes: [...], skew}]."""
+    gemms: tuple[Json, ...] = ()
+    """[{name, m, n, k, dtype, count}], [{attention: {batch, heads, seq, full_seq, dim}}], [{pass_nbytes}]."""
+    overlaps: tuple[Json, ...] = ()
+    """[{axis, collective, dtype, op, nbytes, gemm: {...}}]: a product beside a collective."""
+
+    def to_json(self) -> Json:
+        """Every key."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """The want of one JSON object. Raises DataError naming what is wrong."""
+        version = record.get("schema")
+        if not isinstance(version, int) or not 1 <= version <= SCHEMA:
+            raise DataError("not what plan --emit writes: no schema version that this nccl-bench reads")
+        try:
+            found = cls(**_tuples(_known(cls, record)))
+        except TypeError as err:
+            raise DataError(f"not what plan --emit writes: {err}") from err
+        if not isinstance(found.mesh, str) or not all(isinstance(row, dict) for row in (*found.collectives, *found.gemms, *found.overlaps)):
+            raise DataError("not what plan --emit writes: mesh is text, and every item an object")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

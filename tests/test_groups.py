@@ -10,7 +10,6 @@ from nccl_bench.errors import UsageError
 from nccl_bench.groups import (
     MEGATRON_PP_DP_ORDER,
     axis_groups,
-    contiguous,
     deepspeed,
     even_seats,
     group_of,
@@ -81,10 +80,17 @@ def test_deepspeed_pipes_are_outermost_and_titan_replicates_across_nodes():
     assert axis_groups(titan(shard=16, ep=8), "efsdp")[0] == (0, 8)
 
 
-def test_zero_plus_plus_keeps_neighbours_together():
-    assert contiguous(8, 16, "hpz").groups[1] == tuple(range(8, 16))
-    with pytest.raises(UsageError, match="do not fill"):
-        contiguous(3, 16, "hpz")
+def test_rules_make_the_groups_of_zero_plus_plus_and_of_tied_embeddings():
+    mesh = megatron(tp=4, dp=1, pp=4)
+
+    assert axis_groups(mesh, "neighbours=8") == (tuple(range(8)), tuple(range(8, 16)))
+    assert axis_groups(mesh, "strided=8")[3] == (3, 11)
+    assert axis_groups(mesh, "ends=pp") == ((0, 12), (1, 13), (2, 14), (3, 15))
+    for wrong in ("neighbours=3", "strided=0", "ends=nobody", "every=2", "neighbours=x"):
+        with pytest.raises(UsageError, match="axis"):
+            axis_groups(mesh, wrong)
+    with pytest.raises(UsageError, match="no such groups"):
+        kind_of(megatron(tp=4), "ends=pp")
 
 
 def test_the_rightmost_axis_of_a_plain_mesh_varies_fastest():

@@ -189,7 +189,8 @@ def _columns(look: Look) -> tuple[_Column, ...]:
 def section(point: Point) -> tuple[object, ...]:
     """What all rows of one table share; a point with another section belongs to the next table."""
     axis = None if point.group is None else point.group.axis
-    return (point.collective, point.dtype, point.op, point.root, point.placement, point.shift, point.variant, axis, point.registered, point.pass_)
+    where = (point.variant, axis, point.registered, point.pass_, point.special)
+    return (point.collective, point.dtype, point.op, point.root, point.placement, point.shift, *where)
 
 
 def heading(point: Point, look: Look) -> str:
@@ -210,6 +211,7 @@ def heading(point: Point, look: Look) -> str:
         f"{', '.join(look.clocks)} clock{'s' if len(look.clocks) > 1 else ''}, {point.regime or look.regime}",
         f"variant {point.variant}" if point.variant else None,
         f"registered: {point.registered}" if point.registered not in (None, "none") else None,
+        point.special,
         f"pass {point.pass_ + 1}" if point.pass_ else None,
     ]
     return " · ".join(part for part in parts if part)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-SUBJECT = ("kind", "stage", "collective", "nbytes", "axis", "pair_level", "pair_src", "pair_dst", "pair_both")
+SUBJECT = ("kind", "stage", "collective", "nbytes", "axis", "pair_level", "pair_src", "pair_dst", "pair_both", "special")
 """What is measured: cases that differ here have nothing to do with each other."""
 CONDITIONS = ("dtype", "op", "root", "n_ranks", "placement", "shift", "clock", "regime", "variant", "registered")
 """How it is measured: cases that differ here are not comparable, and the reason is said."""

@@ -19,6 +19,7 @@ from nccl_bench.results.runs import Run, records
 
 TEXT = (
     *("collective", "dtype", "op", "placement", "shift", "clock", "clock_reason", "regime", "variant", "registered", "over_ranks", "kind", "stage"),
+    "special",
     *("sample", "stop", "status", "reason", "algorithm", "protocol"),
 )
 """Columns of words; None where unknown. Few different words, so categories."""
@@ -27,7 +28,7 @@ NUMBERS = (
     *("window_us", "algbw_GBps", "busbw_GBps", "n_wrong", "attempt", "channels", "sm_mhz_min"),
 )
 """Columns of numbers; NaN where unknown. Float64: exact for whole numbers to 2**53."""
-OBJECTS = ("series_us", "lateness_us", "throttle", "started_at", "source")
+OBJECTS = ("series_us", "lateness_us", "throttle", "started_at", "source", "details")
 """Columns of lists, objects and words that differ from row to row, as they are in the records."""
 NESTED_NUMBERS = {
     "time_us": {name: f"{name}_us" for name in ("median", "mean", "min", "max", "p95", "p99", "ci_low", "ci_high")},

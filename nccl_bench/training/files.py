@@ -1,0 +1,212 @@
+"""A framework's own configuration as a layout: DeepSpeed's JSON, Megatron's arguments, torchtitan's TOML; unknown keys are listed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nccl_bench.errors import DataError
+
+MAX_NBYTES = 1 << 20
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromFile:
+    """What a file says."""
+
+    layout: Values
+    """Fields of a Layout."""
+    unknown: tuple[str, ...]
+    """Keys that have no part in a price, or that this reader does not know."""
+    model: Values = field(default_factory=dict)
+    """Sizes of the model as config.json names them; Megatron's arguments hold them."""
+    world: int | None = None
+
+
+def read(path: Path, option: str) -> str:
+    """The file's text. Raises DataError with the path."""
+    try:
+        if path.stat().st_size > MAX_NBYTES:
+            raise DataError(f"{option} {path}: more than 1 MiB is no configuration")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as err:
+        raise DataError(f"{option} {path}: {getattr(err, 'strerror', None) or err}") from err
+
+
+def deepspeed(path: Path) -> FromFile:
+    """A ds_config.json. Raises DataError with the path."""
+    try:
+        record = json.loads(read(path, "--ds-config"))
+    except (ValueError, RecursionError) as err:
+        raise DataError(f"{path}: not JSON: {str(err).splitlines()[0]}") from err
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: no JSON object")
+    zero = record.get("zero_optimization") if isinstance(record.get("zero_optimization"), dict) else {}
+    assert isinstance(zero, dict)
+    at: Values = {"framework": "deepspeed", "zero": _int(path, "zero_optimization.stage", zero.get("stage", 0))}
+    simple = {"train_batch_size": "gbs", "train_micro_batch_size_per_gpu": "mbs"}
+    for key, name in simple.items():
+        if record.get(key) not in (None, "auto"):
+            at[name] = _int(path, key, record[key])
+    steps = record.get("gradient_accumulation_steps")
+    if steps not in (None, "auto"):
+        at["gradient_accumulation_steps"] = _int(path, "gradient_accumulation_steps", steps)
+    on = [name for name in ("bf16", "fp16") if isinstance(record.get(name), dict) and record[name].get("enabled")]
+    at["param_dtype"] = {"bf16": "bfloat16", "fp16": "float16"}[on[0]] if on else "float32"
+    wide = {"fp32": "float32", "fp16": "float16", "bfp16": "bfloat16", "bf16": "bfloat16"}.get(str(record.get("communication_data_type")))
+    at |= {"grad_dtype": wide} if wide else {}
+    at["overlap"] = frozenset({"grad"}) if zero.get("overlap_comm") else frozenset()
+    at["qwz"], at["qgz"] = bool(zero.get("zero_quantized_weights")), bool(zero.get("zero_quantized_gradients"))
+    at["hpz"] = _int(path, "zero_hpz_partition_size", zero.get("zero_hpz_partition_size", 1))
+    at["hpz"] = at["hpz"] if at["hpz"] > 1 else 0
+    parallel = record.get("tensor_parallel")
+    if isinstance(parallel, dict) and parallel.get("autotp_size"):
+        at["tp"] = _int(path, "tensor_parallel.autotp_size", parallel["autotp_size"])
+    known = {*simple, "gradient_accumulation_steps", "bf16", "fp16", "communication_data_type", "zero_optimization", "tensor_parallel"}
+    known_zero = {"stage", "overlap_comm", "zero_quantized_weights", "zero_quantized_gradients", "zero_hpz_partition_size"}
+    unknown = [key for key in record if key not in known] + [f"zero_optimization.{key}" for key in zero if key not in known_zero]
+    return FromFile(layout=at, unknown=tuple(unknown))
+
+
+_SIZES = {
+    "tensor-model-parallel-size": "tp", "pipeline-model-parallel-size": "pp", "context-parallel-size": "cp", "expert-model-parallel-size": "ep",
+    "expert-tensor-parallel-size": "etp", "micro-batch-size": "mbs", "global-batch-size": "gbs", "seq-length": "seq",
+}  # fmt: skip
+_MODEL = {
+    "num-layers": "num_hidden_layers", "hidden-size": "hidden_size", "num-attention-heads": "num_attention_heads",
+    "num-query-groups": "num_key_value_heads", "ffn-hidden-size": "intermediate_size", "kv-channels": "head_dim", "vocab-size": "vocab_size",
+    "padded-vocab-size": "vocab_size", "num-experts": "num_experts", "moe-router-topk": "num_experts_per_tok",
+    "moe-ffn-hidden-size": "moe_intermediate_size", "moe-shared-expert-intermediate-size": "shared_expert_intermediate_size",
+    "q-lora-rank": "q_lora_rank", "kv-lora-rank": "kv_lora_rank", "qk-head-dim": "qk_nope_head_dim", "qk-pos-emb-head-dim": "qk_rope_head_dim",
+    "v-head-dim": "v_head_dim",
+}  # fmt: skip
+_FLAGS: dict[str, Values] = {
+    "sequence-parallel": {"sp": True},
+    "use-distributed-optimizer": {"dist_opt": True},
+    "use-tp-pp-dp-mapping": {"order": "tp-cp-ep-pp-dp"},
+    "overlap-grad-reduce": {"overlap": "grad"},
+    "overlap-param-gather": {"overlap": "param"},
+    "tp-comm-overlap": {"overlap": "tp"},
+    "overlap-p2p-communication-warmup-flush": {"overlap": "p2p"},
+    "overlap-moe-expert-parallel-comm": {"overlap": "moe"},
+    "grad-reduce-in-bf16": {"grad_dtype": "bfloat16"},
+    "accumulate-allreduce-grads-in-fp32": {"grad_dtype": "float32"},
+    "bf16": {"param_dtype": "bfloat16"},
+    "fp16": {"param_dtype": "float16"},
+    "recompute-activations": {"recompute": "selective"},
+    "fp8-param-gather": {"fp8": True},
+}
+
+
+def megatron(path: Path) -> FromFile:
+    """Megatron's arguments as a shell script or a list holds them. Raises DataError with the path."""
+    try:
+        words = shlex.split(read(path, "--megatron-args").replace("\\\n", " "), comments=True)
+    except ValueError as err:
+        raise DataError(f"{path}: cannot be split into words as a shell does: {err}") from err
+    at: Values = {"framework": "megatron"}
+    model: Values = {"hidden_act": "gelu", "tie_word_embeddings": True}
+    overlap: set[str] = set()
+    unknown: list[str] = []
+    for name, value in _arguments(words):
+        if name in _FLAGS:
+            more = _FLAGS[name]
+            overlap |= {more["overlap"]} if "overlap" in more else set()
+            at |= {key: item for key, item in more.items() if key != "overlap"}
+        elif name in _SIZES:
+            at[_SIZES[name]] = _int(path, name, value)
+        elif name in _MODEL:
+            model[_MODEL[name]] = _int(path, name, value)
+        elif not _special(path, name, value, at, model):
+            unknown.append(f"--{name}")
+    at["overlap"] = frozenset(overlap)
+    if "per_stage" in at:
+        at["vpp_layers"] = at.pop("per_stage")
+    return FromFile(layout=at, unknown=tuple(dict.fromkeys(unknown)), model=model if "hidden_size" in model else {})
+
+
+def _arguments(words: list[str]) -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
+    for at, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        following = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else None
+        found.append((name.replace("_", "-"), value if equals else following))
+    return found
+
+
+def _special(path: Path, name: str, value: str | None, at: Values, model: Values) -> bool:
+    match name:
+        case "swiglu":
+            model["hidden_act"] = "silu"
+        case "untie-embeddings-and-output-weights":
+            model["tie_word_embeddings"] = False
+        case "group-query-attention" | "multi-latent-attention" | "distributed-backend" | "transformer-impl":
+            pass  # the sizes say it, or it has no price
+        case "recompute-granularity":
+            at["recompute"] = value if value in ("full", "selective") else "none"
+        case "num-layers-per-virtual-pipeline-stage":
+            at["per_stage"] = _int(path, name, value)
+        case "num-virtual-stages-per-pipeline-rank":
+            at["vpp"] = _int(path, name, value)
+        case "cp-comm-type":
+            at["cp_comm"] = value if value in ("p2p", "all_gather", "a2a") else "p2p"
+        case "fp8-format":
+            at["fp8_gemms"] = value
+        case _:
+            return False
+    return True
+
+
+_TITAN = {
+    "parallelism.tensor_parallel_degree": "tp", "parallelism.pipeline_parallel_degree": "pp", "parallelism.context_parallel_degree": "cp",
+    "parallelism.expert_parallel_degree": "ep", "training.seq_len": "seq", "training.local_batch_size": "mbs", "training.global_batch_size": "gbs",
+    "parallelism.data_parallel_shard_degree": "shard", "parallelism.data_parallel_replicate_degree": "replicate",
+}  # fmt: skip
+_TITAN_WORDS = {"activation_checkpoint.mode": "recompute", "training.mixed_precision_param": "param_dtype",
+                "training.mixed_precision_reduce": "grad_dtype"}  # fmt: skip
+
+
+def torchtitan(path: Path) -> FromFile:
+    """A torchtitan TOML; -1 there means what is left over. Raises DataError with the path."""
+    try:
+        record = tomllib.loads(read(path, "--torchtitan"))
+    except tomllib.TOMLDecodeError as err:
+        raise DataError(f"{path}: not TOML: {err}") from err
+    at: Values = {"framework": "fsdp2"}
+    unknown: list[str] = []
+    for key, value in _flat(record):
+        if key in _TITAN:
+            if value != -1:
+                at[_TITAN[key]] = _int(path, key, value)
+        elif key in _TITAN_WORDS:
+            at[_TITAN_WORDS[key]] = str(value)
+        else:
+            unknown.append(key)
+    at["recompute"] = at["recompute"] if at.get("recompute") in ("full", "selective") else "none"
+    return FromFile(layout=at, unknown=tuple(unknown))
+
+
+def _flat(record: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in record.items():
+        name = f"{before}{key}"
+        found += _flat(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
+    return found
+
+
+def _int(path: Path, key: str, value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise DataError(f"{path}: {key} is {value!r}, and no whole number") from None
+    if isinstance(value, bool) or not 0 <= number < 1 << 40:
+        raise DataError(f"{path}: {key} is {value!r}, and no size")
+    return number

@@ -1,0 +1,148 @@
+"""All layouts of N ranks that a framework accepts, those that memory rules out left out, ranked, ties said so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from nccl_bench.errors import UsageError
+from nccl_bench.groups import MEGATRON_ORDER, MEGATRON_PP_DP_ORDER
+from nccl_bench.training.cost import cost_of
+from nccl_bench.training.layout import Layout, why_not
+from nccl_bench.training.memory import memory_of
+from nccl_bench.training.model import Model
+from nccl_bench.training.plan import TIE_FRAC, Answer, Fabric, answer
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+CHUNKS = (1, 2, 3, 4, 5, 6)
+MAX_LAYOUTS = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search found."""
+
+    answers: tuple[Answer, ...]
+    """Best first, each with its tie group."""
+    n_tried: int
+    """Layouts that the framework accepts."""
+    n_impossible: int
+    """Of them, those that do not fit into memory."""
+    n_unpriced: int
+    why: str
+    """Why the first is first, in words."""
+
+
+def candidates(base: Layout, world: int, fixed: Mapping[str, int], max_tp: int | None, per_node: int | None) -> Iterator[Layout]:
+    """Every layout of the framework's kind on `world` ranks, accepted or not; `fixed` sizes are kept."""
+    for tp in _choices("tp", world, fixed):
+        if max_tp is not None and tp > max_tp:
+            continue
+        for pp in _choices("pp", world // tp, fixed):
+            for cp in _choices("cp", world // tp // pp, fixed) if base.framework != "deepspeed" and ("cp" in fixed or base.cp > 1) else (1,):
+                if world % (tp * pp * cp):
+                    continue
+                sized = replace(base, tp=tp, pp=pp, cp=cp, dp=world // (tp * pp * cp), sp=base.sp or (tp > 1 and base.framework == "megatron"))
+                sized = sized if tp > 1 else replace(sized, sp=False)
+                for mbs in (fixed["mbs"],) if "mbs" in fixed else MICRO_BATCHES:
+                    yield from _variants(replace(sized, mbs=mbs), fixed, per_node)
+
+
+def _choices(name: str, limit: int, fixed: Mapping[str, int]) -> tuple[int, ...]:
+    if name in fixed:
+        return (fixed[name],) if limit % fixed[name] == 0 else ()
+    return tuple(n for n in range(1, limit + 1) if limit % n == 0)
+
+
+def _variants(layout: Layout, fixed: Mapping[str, int], per_node: int | None) -> Iterator[Layout]:
+    recomputes = (layout.recompute,) if layout.recompute != "none" else ("none", "full")
+    for recompute in recomputes:
+        at = replace(layout, recompute=recompute)  # type: ignore[arg-type]
+        for ep in _choices("ep", at.tp * at.cp * at.dp, fixed) if "ep" in fixed or at.ep > 1 else (1,):
+            expert = replace(at, ep=ep)
+            if at.framework == "megatron":
+                for vpp in (fixed["vpp"],) if "vpp" in fixed else CHUNKS if at.pp > 1 else (1,):
+                    for order in (MEGATRON_ORDER, MEGATRON_PP_DP_ORDER) if at.pp > 1 and at.dp * at.cp > 1 and ep == 1 else (at.order,):
+                        yield replace(expert, vpp=vpp, order=order)
+            elif at.framework == "deepspeed":
+                yield from (replace(expert, zero=zero) for zero in ((fixed["zero"],) if "zero" in fixed else (0, 1, 2, 3)))
+            else:
+                shards = (at.shard,) if at.shard is not None else (None, per_node) if per_node and per_node < at.dp else (None,)
+                yield from (replace(expert, shard=shard) for shard in shards)
+
+
+def search(
+    model: Model,
+    base: Layout,
+    world: int,
+    fabric: Fabric,
+    basis: str,
+    *,
+    top: int,
+    fixed: Mapping[str, int],
+    max_tp: int | None,
+    per_node: int | None,
+) -> Found:
+    """The best layouts. Raises UsageError where none is accepted, none fits, or no step time can be given."""
+    if model.experts and base.ep == 1 and "ep" not in fixed:
+        base = replace(base, ep=2)  # any EP: see _variants
+    rows: list[tuple[float, Layout]] = []
+    n_tried = n_impossible = n_unpriced = 0
+    seen: set[Layout] = set()
+    for layout in candidates(base, world, fixed, max_tp, per_node):
+        if layout in seen or why_not(layout, model) is not None:
+            continue
+        seen.add(layout)
+        n_tried += 1
+        if n_tried > MAX_LAYOUTS:
+            raise UsageError(f"more than {MAX_LAYOUTS} layouts", "fix some sizes: --fix tp=8,mbs=1")
+        if memory_of(model, layout, fabric.memory_nbytes, fabric.headroom).verdict == "impossible":
+            n_impossible += 1
+            continue
+        try:
+            step = cost_of(model, layout, fabric.setting).step_s
+        except UsageError:
+            n_tried -= 1  # grids that the framework refuses
+            continue
+        if step is None:
+            n_unpriced += 1
+        else:
+            rows.append((step["mid"], layout))
+    _complain(n_tried, n_impossible, n_unpriced, len(rows), world)
+    rows.sort(key=lambda row: (row[0], row[1].text()))
+    answers: list[Answer] = []
+    tie, leader = 0, 0.0
+    for step_s, layout in rows[:top]:
+        if tie == 0 or step_s > leader * (1 + TIE_FRAC):
+            tie, leader = tie + 1, step_s
+        answers.append(replace(answer(model, layout, fabric, basis, deep=not answers), tie_group=tie))
+    return Found(answers=tuple(answers), n_tried=n_tried, n_impossible=n_impossible, n_unpriced=n_unpriced, why=_why(answers))
+
+
+def _complain(n_tried: int, n_impossible: int, n_unpriced: int, n_rows: int, world: int) -> None:
+    if not n_tried:
+        raise UsageError(f"no layout of {world} ranks is accepted for this model and batch", "check --gbs: it is shared by DP in micro-batches")
+    if n_rows:
+        return
+    if n_unpriced:
+        raise UsageError(
+            f"none of {n_unpriced} layouts that fit can be priced: compute or communication is not known",
+            "name the hardware (--gpus --nics --nodes) and --gemm-eff, or give --measured RUN of a sweep --want",
+        )
+    raise UsageError(f"none of {n_impossible} layouts fits into the GPUs' memory", "more GPUs, or --recompute full")
+
+
+def _why(answers: list[Answer]) -> str:
+    """What the best layout has that the next tie group, or the last one shown, has not."""
+    if not answers or answers[0].cost.shares is None:
+        return ""
+    best = answers[0]
+    other = next((row for row in answers if row.tie_group != best.tie_group), answers[-1])
+    if other is best or other.cost.shares is None or other.cost.step_s is None or best.cost.step_s is None:
+        return "nothing to compare it with"
+    parts = {}
+    for name in ("compute", "bubble", "exposed", "other"):
+        parts[name] = getattr(other.cost.shares, name) * other.cost.step_s["mid"] - getattr(best.cost.shares, name) * best.cost.step_s["mid"]
+    most = max(parts, key=lambda name: parts[name])
+    words = {"compute": "arithmetic", "bubble": "pipeline bubble", "exposed": "waiting for communication", "other": "optimizer"}
+    return f"against {other.layout.text()}: {parts[most]:.3g} s a step less {words[most]}"

@@ -1,0 +1,245 @@
+"""The collectives of one training step, as data: one function a framework, what they share here. Nothing is priced here.
+
+Line numbers are those of Megatron-LM d98e8a64, DeepSpeed edaa7221, torch 2.14.1, torchtitan b5bcd76c, TransformerEngine d0067d0d.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from nccl_bench.training import step_data, step_fsdp, step_zero
+from nccl_bench.training.call import Call, Window, merged
+from nccl_bench.training.layout import Layout, Stage
+from nccl_bench.training.model import Model
+
+TITAN = "torchtitan models/llama3/parallelize.py (tensor parallel plan)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What messages are made of, for one stage."""
+
+    tokens: int
+    """Tokens of a micro-batch on a rank before sequence parallelism: s/c b."""
+    hidden_nbytes: int
+    """S = s/c b h 2 B: a layer's activations."""
+    layers: int
+    moe_layers: int
+    times: int
+    """Runs of the forward in one step and micro-batch: 2 with full recompute."""
+
+
+def sizes_of(model: Model, layout: Layout, stage: Stage) -> Sizes:
+    """The sizes of a stage; activations are two bytes wide."""
+    tokens = layout.seq // layout.cp * layout.mbs
+    moe = sum(model.is_moe(layer) for layer in stage.layers)
+    return Sizes(tokens=tokens, hidden_nbytes=tokens * model.hidden * 2, layers=len(stage.layers), moe_layers=moe,
+                 times=2 if layout.recompute == "full" else 1)  # fmt: skip
+
+
+def step_calls(model: Model, layout: Layout, stage: Stage) -> tuple[Call, ...]:
+    """Every collective that a rank of this stage takes part in during one step."""
+    sizes = sizes_of(model, layout, stage)
+    calls = [*_tensor(model, layout, stage, sizes), *_context(model, layout, sizes), *_experts(model, layout, sizes), *_pipeline(layout, sizes)]
+    if layout.framework == "fsdp2":
+        calls += step_fsdp.data_calls(model, layout, stage)
+    elif layout.framework == "deepspeed":
+        calls += step_zero.data_calls(model, layout, stage)
+    else:
+        calls += step_data.data_calls(model, layout, stage)
+    calls += _tied(model, layout, stage)
+    calls += _norms(layout)
+    return merged(calls)
+
+
+def _tensor(model: Model, at: Layout, stage: Stage, sizes: Sizes) -> list[Call]:
+    if at.tp == 1:
+        return []
+    # A layer has two halves, attention and MLP; where the MLP is experts its own dispatcher talks.
+    halves = at.microbatches * (2 * sizes.layers - sizes.moe_layers)
+    kind, nbytes, m = ("TP", sizes.hidden_nbytes, at.microbatches)
+    if at.sequence_parallel:
+        calls = _sequence_parallel(at, nbytes, halves)
+    else:
+        forward = "synchronous in Megatron"
+        calls = [_call(f"{kind} forward", "all_reduce", "tp", nbytes, halves, "exposed", forward, "megatron layers.py:1566")]
+        if at.recompute == "full":
+            calls.append(_call(f"{kind} recompute", "all_reduce", "tp", nbytes, halves, "exposed", forward, "megatron layers.py:1566"))
+        beside = "asynchronous beside the weight-gradient GEMM"
+        calls.append(_call(f"{kind} backward", "all_reduce", "tp", nbytes, halves, "gemm", beside, "megatron layers.py:694"))
+    return calls + _ends(model, at, stage, sizes, m)
+
+
+def _sequence_parallel(at: Layout, nbytes: int, halves: int) -> list[Call]:
+    titan = at.framework == "fsdp2"
+    pipelined: Window = "gemm" if "tp" in at.overlap else "exposed"
+    how = "pipelined with its GEMM (userbuffers or async TP)" if "tp" in at.overlap else "synchronous"
+    rows = [("TP forward", "all_gather", 1, pipelined, "layers.py:623-629"), ("TP forward", "reduce_scatter", 1, pipelined, "layers.py:1562")]
+    if at.recompute == "full":
+        rows += [
+            ("TP recompute", "all_gather", 1, pipelined, "layers.py:623-629"),
+            ("TP recompute", "reduce_scatter", 1, pipelined, "layers.py:1562"),
+        ]
+    rows += [("TP backward", "all_gather", 1, pipelined, "mappings.py (backward of the reduce-scatter)")]
+    if titan:
+        rows += [("TP backward", "reduce_scatter", 1, pipelined, TITAN)]
+    else:
+        rows += [
+            ("TP backward, gathered again", "all_gather", 1, "gemm", "layers.py:667-676"),
+            ("TP backward", "reduce_scatter", 1, "gemm", "layers.py:700-709"),
+        ]
+    beside = "asynchronous beside a GEMM of the backward"
+    return [
+        _call(
+            kind,
+            name,
+            "tp",
+            nbytes,
+            halves * n,
+            window,
+            beside if window == "gemm" and window != pipelined else how,
+            TITAN if titan else f"megatron {where}",
+        )
+        for kind, name, n, window, where in rows
+    ]
+
+
+def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[Call]:
+    """What embedding, head and loss add, once a micro-batch, and the norms' gradients, once a step."""
+    s, calls, sync = sizes.hidden_nbytes, [], "synchronous, once a micro-batch"
+    loss = 4 * sizes.tokens
+    if at.sequence_parallel:
+        if stage.first:
+            calls += [_call("embedding", "reduce_scatter", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
+            calls += [_call("embedding backward", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
+        if stage.last:
+            calls += [_call("head", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:623-709")]
+            calls += [_call("head backward", "all_gather", "tp", s, m, "gemm", sync, "megatron layers.py:623-709")]
+            calls += [_call("head backward", "reduce_scatter", "tp", s, m, "gemm", sync, "megatron layers.py:623-709")]
+        if at.framework == "megatron":
+            norms = (2 * len(stage.layers) + (1 if stage.last else 0)) * model.hidden * at.grad_nbytes
+            why = "synchronous, once a step"
+            calls += [_call("norm gradients", "all_reduce", "tp", norms, 1, "exposed", why, "megatron finalize_model_grads.py:415-474", False)]
+    else:
+        if stage.first:
+            calls += [_call("embedding", "all_reduce", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
+        if stage.last:
+            calls += [_call("head backward", "all_reduce", "tp", s, m, "gemm", sync, "megatron layers.py:623-709")]
+    if stage.last:
+        calls += [_call("loss", "all_reduce", "tp", loss, 3 * m, "exposed", sync, "megatron cross_entropy.py:130,146,150", dtype="float32")]
+    return calls
+
+
+def _context(model: Model, at: Layout, sizes: Sizes) -> list[Call]:
+    if at.cp == 1:
+        return []
+    c, layers = at.cp, sizes.layers * at.microbatches
+    kv_heads = max(1.0, model.kv_heads / at.tp)
+    one = int(sizes.tokens * kv_heads * model.head_dim * 2)
+    both = 2 * one
+    again = sizes.times + (1 if at.recompute == "selective" else 0)
+    if at.cp_comm == "all_gather":
+        why = "cannot be overlapped (transformer_config.py:1034-1038)"
+        where = "TE context_parallel.py:2455-2496"
+        return [
+            _call("CP forward", "all_gather", "cp", c * one, 2 * layers * again, "exposed", why, where),
+            _call("CP backward", "all_gather", "cp", c * one, 2 * layers, "exposed", why, where),
+            _call("CP backward", "reduce_scatter", "cp", c * one, 2 * layers, "exposed", why, where),
+        ]
+    if at.cp_comm == "a2a":
+        query = int(sizes.tokens * model.heads / at.tp * model.head_dim * 2)
+        why, where = "before and after attention", "TE context_parallel.py:3215,3788"
+        return [
+            _call("CP forward", "all_to_all", "cp", one, 2 * layers * again, "exposed", why, where),
+            _call("CP forward", "all_to_all", "cp", query, 2 * layers * again, "exposed", why, where),
+            _call("CP backward", "all_to_all", "cp", one, 2 * layers, "exposed", why, where),
+            _call("CP backward", "all_to_all", "cp", query, 2 * layers, "exposed", why, where),
+        ]
+    why, where = "beside the attention of the chunk before", "TE context_parallel.py:96-133,1690-1715"
+    return [
+        _call("CP ring forward", "sendrecv", "cp", both, (c - 1) * layers * again, "chunk", why, where),
+        _call("CP ring backward", "sendrecv", "cp", both, 2 * layers, "chunk", why, where),
+        _call("CP ring backward", "sendrecv", "cp", 2 * both, (c - 2) * layers, "chunk", why, where),
+    ]
+
+
+def _experts(model: Model, at: Layout, sizes: Sizes) -> list[Call]:
+    if not sizes.moe_layers or at.ep * at.expert_tp == 1:
+        return []
+    tokens = sizes.tokens // at.tp if at.tp > 1 else sizes.tokens
+    layers = sizes.moe_layers * at.microbatches
+    window: Window = "moe" if "moe" in at.overlap else "exposed"
+    why = "beside another micro-batch (overlap_moe_expert_parallel_comm)" if window == "moe" else "synchronous"
+    where = "megatron token_dispatcher.py:557-596,705-724" if at.framework == "megatron" else "all-to-all dispatcher"
+    sent, probs = tokens * model.top_k * model.hidden * 2, tokens * model.top_k * 4
+    calls = []
+    if at.ep > 1:
+        counts = "synchronous, and the host waits for it"
+        axis = "etp_ep" if at.framework == "megatron" else "ep"
+        everyone = at.ep * at.expert_tp
+        counted = 8 * model.experts * (everyone if axis == "etp_ep" else at.ep)
+        calls += [
+            _call(
+                "EP counts",
+                "all_gather",
+                axis,
+                counted,
+                layers * sizes.times,
+                "exposed",
+                counts,
+                "megatron token_dispatcher.py:284-301",
+                dtype="int64",
+            )
+        ]
+        for kind, n in (("EP dispatch", sizes.times), ("EP combine", sizes.times), ("EP dispatch backward", 1), ("EP combine backward", 1)):
+            calls += [_call(kind, "all_to_all", "ep", sent, layers * n, window, why, where)]
+        calls += [_call("EP probabilities", "all_to_all", "ep", probs, layers * (sizes.times + 1), window, why, where, dtype="float32")]
+    if at.expert_tp > 1 and at.framework == "megatron":
+        gathered = sent * at.expert_tp
+        for name in ("all_gather", "reduce_scatter"):
+            calls += [
+                _call(
+                    "ETP", name, "etp", gathered, layers * (sizes.times + 1), "exposed", "synchronous", "megatron token_dispatcher.py:746-751,829,864"
+                )
+            ]
+    return calls
+
+
+def _pipeline(at: Layout, sizes: Sizes) -> list[Call]:
+    """Activations forward and gradients backward; edge ranks send half of it, and are priced as the others since they wait for them."""
+    if at.pp == 1:
+        return []
+    shared = at.tp if at.sequence_parallel or at.framework == "deepspeed" else 1
+    nbytes = sizes.hidden_nbytes // shared
+    where = "megatron schedules.py:957-965,2115-2144" if at.framework != "deepspeed" else "deepspeed runtime/pipe/engine.py"
+    calls = [_call("PP", "sendrecv", "pp", nbytes, 2 * at.microbatches * at.vpp, "pipeline", "warm-up and drain exposed", where)]
+    if at.framework == "deepspeed" and at.tp > 1:
+        why = "synchronous: sliced by TP and gathered again (pipe_partitioned, runtime/config.py:435)"
+        calls += [
+            _call("PP gather", "all_gather", "tp", sizes.hidden_nbytes, 2 * at.microbatches, "exposed", why, "deepspeed runtime/pipe/engine.py")
+        ]
+    return calls
+
+
+def _tied(model: Model, at: Layout, stage: Stage) -> list[Call]:
+    if not model.tied or at.pp == 1 or not (stage.first or stage.last):
+        return []
+    nbytes = math.ceil(model.vocab / at.tp) * model.hidden * at.grad_nbytes
+    why = "at the end of the step"
+    return [_call("tied embedding", "all_reduce", "ends=pp", nbytes, 1, "exposed", why, "megatron finalize_model_grads.py:258", False, at.grad_type)]
+
+
+def _norms(at: Layout) -> list[Call]:
+    if at.world == 1:
+        return []
+    why = "latency: gradient norm and overflow, once a step"
+    return [_call("gradient norm", "all_reduce", "world", 8, 2, "exposed", why, "megatron clip_grads.py:99-132,267-271", False, "float32")]
+
+
+def _call(
+    kind: str, collective: str, axis: str, nbytes: int, count: int, window: Window, why: str, source: str, per_microbatch: bool = True,
+    dtype: str = "bfloat16",
+) -> Call:  # fmt: skip
+    return Call(kind=kind, collective=collective, axis=axis, nbytes=nbytes, count=count, dtype=dtype, window=window, why=why, source=source,
+                per_microbatch=per_microbatch)  # fmt: skip

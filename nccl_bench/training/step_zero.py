@@ -1,0 +1,115 @@
+"""DeepSpeed's data parallelism: ZeRO-0 to 3 and ZeRO++."""
+
+from __future__ import annotations
+
+import math
+
+from nccl_bench.training.call import Call, Window
+from nccl_bench.training.layout import Layout, Stage
+from nccl_bench.training.model import Model
+from nccl_bench.training.weights import block_params, root_params, weights_of
+
+REDUCE_BUCKET_ELEMENTS = 500_000_000
+"""reduce_bucket_size, default 5e8 elements (zero/config.py:113-124)."""
+PERSISTENT_ELEMENTS = 100_000
+"""Parameters smaller than this stay on every rank (stage3_param_persistence_threshold, zero/config.py)."""
+PREFETCH_ELEMENTS = 50_000_000
+"""stage3_prefetch_bucket_size (zero/config.py)."""
+
+
+def data_calls(model: Model, layout: Layout, stage: Stage) -> list[Call]:
+    """What gradients and parameters cost, dense and of experts."""
+    if layout.dp == 1:
+        return []
+    if layout.zero == 3:
+        return _zero3(model, layout, stage)
+    weights = weights_of(model, layout, stage)
+    if layout.ep == 1:
+        return _reduced(layout, "DP", "dp", weights.total)
+    expert = _reduced(layout, "expert DP", "edp", weights.experts) if layout.dp > layout.ep else []
+    return [*_reduced(layout, "DP", "dp", weights.dense), *expert]
+
+
+def _reduced(at: Layout, kind: str, axis: str, params: int) -> list[Call]:
+    if not params:
+        return []
+    n = math.ceil(params / REDUCE_BUCKET_ELEMENTS)
+    times = at.microbatches if at.zero == 2 else 1
+    window: Window = "last_backward" if at.overlap_grad else "exposed"
+    how = "beside the backward (overlap_comm)" if at.overlap_grad else "after the backward: overlap_comm is off by default below stage 3"
+    where = "deepspeed stage_1_and_2.py:1443-1468" if at.zero else "deepspeed runtime/engine.py allreduce_gradients"
+    calls = [
+        # "reduce_scatter: true" of stage 1 and 2 is an all-reduce since buckets span ranks (zero/config.py:119-124, issues 5758, 7059, 6463).
+        Call(kind=f"{kind} gradients", collective="all_reduce", axis=axis, nbytes=math.ceil(params / n) * at.grad_nbytes, count=n * times,
+             dtype=at.grad_type, window=window, why=how, source=where, per_microbatch=at.zero == 2)
+    ]  # fmt: skip
+    if at.zero:
+        calls += [
+            Call(kind=f"{kind} parameters", collective="all_gather", axis=axis, nbytes=params * at.param_nbytes, count=1, dtype=at.param_dtype,
+                 window="exposed", why="after the optimizer, one call for the whole flat group", source="deepspeed runtime/utils.py:1005-1019",
+                 per_microbatch=False)
+        ]  # fmt: skip
+    return calls
+
+
+def submodules(model: Model, layout: Layout, layer: int) -> list[int]:
+    """Parameters of each submodule that ZeRO-3 fetches by itself: every Linear of a block above the persistence threshold."""
+    t, h = layout.tp, model.hidden
+    if model.mla is None:
+        shapes = [h * model.heads * model.head_dim, h * model.kv_heads * model.head_dim, h * model.kv_heads * model.head_dim]
+        shapes.append(model.heads * model.head_dim * h)
+    else:
+        shapes = [model.attention_params()]
+    if model.is_moe(layer):
+        experts = model.experts // layout.ep
+        shapes += [h * model.experts, *([h * model.moe_ffn] * (model.mlp_matrices * experts))]
+        shapes += [h * model.shared_ffn] * model.mlp_matrices if model.shared_ffn else []
+    else:
+        shapes += [h * model.ffn] * model.mlp_matrices
+    return [shape // t for shape in shapes if shape // t >= PERSISTENT_ELEMENTS]
+
+
+def _zero3(model: Model, at: Layout, stage: Stage) -> list[Call]:
+    """Two gathers of every parameter and a reduce-scatter of every gradient in each micro-batch (ZeRO-3 sends m x what Megatron sends once)."""
+    m = at.microbatches
+    wide = 1 if at.qwz else at.param_nbytes
+    dtype = "int8" if at.qwz else at.param_dtype
+    sizes: dict[int, int] = {}
+    for layer in stage.layers:
+        for size in submodules(model, at, layer):
+            sizes[size] = sizes.get(size, 0) + 1
+    root = root_params(model, at, stage)
+    if root >= PERSISTENT_ELEMENTS:
+        sizes[root] = sizes.get(root, 0) + 1
+    back_axis = f"neighbours={at.hpz}" if at.hpz else "dp"
+    why = "prefetched on a stream of its own"
+    where = "deepspeed partitioned_param_coordinator.py:353-490"
+    calls = []
+    for size, n in sizes.items():
+        calls += [_each("ZeRO-3 forward", "all_gather", "dp", size * wide, n * m, dtype, "block_forward", why, where)]
+        calls += [_each("ZeRO-3 backward", "all_gather", back_axis, size * wide, n * m, dtype, "block_backward", why, where)]
+        if at.qwz:
+            # One fp32 scale a block of 2048 quantised weights (partition_parameters.py:1451-1510).
+            calls += [_each("qwZ scales", "all_gather", "dp", max(16, size // 2048 * 4), 2 * n * m, "float32", "block_forward", why, where)]
+    gradients = sum(sum(block_params(model, at, layer)) for layer in stage.layers) + root
+    return [*calls, *_zero3_gradients(at, sizes, gradients)]
+
+
+def _zero3_gradients(at: Layout, sizes: dict[int, int], gradients: int) -> list[Call]:
+    m, why = at.microbatches, "on the reduce stream"
+    if not at.qgz:
+        n = math.ceil(gradients / REDUCE_BUCKET_ELEMENTS)
+        where = "deepspeed stage3.py:1791-1813, coalesced_collectives.py:158-218"
+        nbytes = math.ceil(gradients / n) * at.grad_nbytes
+        return [_each("ZeRO-3 gradients", "reduce_scatter", "dp", nbytes, n * m, at.grad_type, "block_backward", why, where)]
+    where, g = "deepspeed coalesced_collectives.py:31-76", at.hpz or 8
+    calls = []
+    for size, n in sizes.items():
+        # Four-bit gradients: inside the node, then the same local ranks across nodes.
+        calls += [_each("qgZ in node", "all_to_all", f"neighbours={g}", size // 2, n * m, "int8", "block_backward", why, where)]
+        calls += [_each("qgZ across", "all_to_all", f"strided={g}", size // (2 * g), n * m, "int8", "block_backward", why, where)]
+    return calls
+
+
+def _each(kind: str, collective: str, axis: str, nbytes: int, count: int, dtype: str, window: Window, why: str, source: str) -> Call:
+    return Call(kind=kind, collective=collective, axis=axis, nbytes=nbytes, count=count, dtype=dtype, window=window, why=why, source=source)
