@@ -616,3 +616,14 @@ def test_a_flow_that_cannot_keep_the_last_point_still_ends_all_with_its_code(job
 
     assert job.end() == [2, 2]
     assert ranks[1].finished["why"] == "the directory holds a run"
+
+
+def test_complaints_of_other_ranks_reach_rank_0_in_a_good_run_and_a_bad_one(job: Job) -> None:
+    warn = "NCCL WARN Call to ibv_create_qp failed"
+    good = launch(job, 2, FAKE_1=f"0 say {warn};1 say NCCL INFO chatter")
+    assert job.end() == [0, 0]
+    assert good[0].finished["kept"] == {"1": [warn]}
+    job.ranks.clear()
+    bad = launch(job, 2, FAKE="1 wait", FAKE_1=f"0 say {warn};1 hang")
+    assert job.end() == [4, 4]
+    assert bad[0].finished["kept"]["1"] == [warn]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from nccl_bench.fabric.nccl_log import socket_warning
 from nccl_bench.fabric.topology import topology_json
 from nccl_bench.flows.ceilings import Fabric, fabric_of
 from nccl_bench.flows.events import CaseBegun, Ended, Event, Kept, Listed, Noted, Opened, Warned, Where
 from nccl_bench.flows.header import header_of, node_names
+from nccl_bench.flows.noise import STDERR, complaining, in_few_words, keep_noise
 from nccl_bench.flows.tuning import TuningLog
 from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.values import Finished, Go, Joined, Json, Message, Noise, Started
@@ -21,7 +20,6 @@ from nccl_bench.records import Point
 from nccl_bench.results.store import RunWriter, create_run, default_path
 
 BATCHES_FILE = "batches.jsonl"
-STDERR = "stderr"
 WORST = 16
 """Late ranks that a point names without --keep-ranks."""
 
@@ -39,6 +37,7 @@ class Keeper:
         self._probing = False
         self._backend: str | None = None
         self._hang: Json | None = None
+        self._said: tuple[str, ...] = ()
 
     def begin(self, spec: SweepSpec, log: TuningLog, *, probe: bool = False) -> Keeper:
         """Take the events of another pass; a probe's points are not kept."""
@@ -59,9 +58,8 @@ class Keeper:
             yield from self._message(event.content)
         elif isinstance(event, Finished):
             self._hang = None if event.hang is None else asdict(event.hang)
-            if event.exit_code and self.writer is not None:
-                keep_noise(self.writer.path, event.kept)
-            yield Ended(exit_code=event.exit_code, why=event.why, lines=event.lines)
+            yield from self._noise(event)
+            yield Ended(exit_code=event.exit_code, why=event.why, lines=(*event.lines, *self._said))
 
     def _start(self, go: Go) -> Iterator[Event]:
         self._backend = go.backend
@@ -109,6 +107,20 @@ class Keeper:
                 yield self._warn(content["text"])
             case "point" if not self._probing:
                 yield self._keep(content)
+
+    def _noise(self, event: Finished) -> Iterator[Event]:
+        """What libraries wrote of their own: of a run that broke all of it, else of the ranks that complained."""
+        self._said = ()
+        if self.writer is None:
+            return
+        kept = event.kept if event.exit_code else complaining(event.kept)
+        words, where = in_few_words(kept, event.lines), self.writer.path / STDERR
+        if not keep_noise(self.writer.path, kept):
+            return
+        if event.exit_code:
+            self._said = (*(f"output        {text}" for text in words), f"output kept   {where}")
+        else:
+            yield self._warn(f"libraries complained: {'; '.join(words)}; see {where}")
 
     def _network(self) -> Iterator[Event]:
         """What NCCL said of its network when the communicator was made, once."""
@@ -162,15 +174,6 @@ class Keeper:
         if ended.exit_code:
             lines = (*lines, f"kept          {n_points} case{'' if n_points == 1 else 's'} in {path}", *([more] if more else []))
         return replace(ended, lines=lines, path=path, n_points=n_points, algorithms=self.writer.header.algorithms)
-
-
-def keep_noise(path: Path, kept: Mapping[int, Sequence[str]]) -> None:
-    """What the workers of this process, and NCCL and torch in them, wrote last: a file a rank under stderr/."""
-    for rank, lines in kept.items():
-        if lines:
-            with contextlib.suppress(OSError):  # the run's own error counts, not this
-                (path / STDERR).mkdir(exist_ok=True)
-                (path / STDERR / f"rank-{rank}.txt").write_text("\n".join(lines) + "\n")
 
 
 def condense(lateness_us: Sequence[float], hosts: Sequence[str], keep_all: bool) -> Json:

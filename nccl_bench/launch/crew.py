@@ -89,6 +89,10 @@ class Crew:
         """What each rank was doing, for blame.py; without a worker yet, it was starting."""
         return {rank: self.workers[rank].fact(host) if rank in self.workers else {"rank": rank, "host": host} for rank in ranks}
 
+    def kept(self) -> dict[int, tuple[str, ...]]:
+        """The last lines of each worker that wrote any."""
+        return {rank: tuple(worker.kept) for rank, worker in self.workers.items() if worker.kept}
+
     def end(self, owner: Owner, patience_s: float) -> None:
         """Kill what is left; what was said before still counts."""
         for worker in self.workers.values():
@@ -146,7 +150,7 @@ class Crew:
         if worker.done is None and worker.error is None:
             owner.abort({"kind": "died", "rank": worker.rank})
         elif all(one.done is not None and not one.running for one in self.workers.values()):
-            owner.on_done({str(rank): one.done for rank, one in self.workers.items()})
+            owner.on_done({str(rank): _end(one) for rank, one in self.workers.items()})
 
     def _is_overdue(self, worker: Worker, overdue_s: float) -> bool:
         """Past its own deadline; before its first one, past the meeting's."""
@@ -157,3 +161,9 @@ class Crew:
             return progress.overdue(now, overdue_s)
         idle = self.go_s is not None and progress.changed_s < self.go_s
         return idle and now > (self.go_s or now) + self._plan.meeting_s(self._world_size)
+
+
+def _end(worker: Worker) -> Json:
+    """How a worker ended, in short, for the board."""
+    word = worker.done or {}
+    return {"exit_code": int(word.get("exit_code", 0)), "why": word.get("why", ""), "lines": worker.complaints()}

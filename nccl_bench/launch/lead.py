@@ -51,6 +51,8 @@ class Lead:
         self._seats: tuple[Seat, ...] = ()
         self._go: Go | None = None
         self._broken = False
+        self.noise: dict[int, tuple[str, ...]] = {}
+        """What workers of all ranks wrote last, as far as they told."""
         self._meet_s = 0.0
 
     def begin(self, started_s: float) -> None:
@@ -111,10 +113,15 @@ class Lead:
             self._refuse(WorldError(f"rank 0's worker opened no store in {self._limit_s:.0f} s"))
 
     def _on_facts(self, reason: Mapping[str, Any], facts: dict[int, Json]) -> None:
+        self._listen(facts)
         hosts = {rank: str(join["host"]) for rank, join in self._joins.items()} or dict(enumerate(self._launch.rank_hosts))
         self._owner.announce(blame(facts, world_size=self._n, reason=reason, timeout_s=self._plan.timeout_s, hosts=hosts))
 
+    def _listen(self, told: Mapping[int, Json]) -> None:
+        self.noise = {rank: tuple(one["lines"]) for rank, one in sorted(told.items()) if one.get("lines")}
+
     def _on_ends(self, ends: dict[int, Json], _: str) -> None:
+        self._listen(ends)
         worst = max(ends.values(), key=lambda end: int(end["exit_code"]))
         why = str(worst["why"]) if worst["exit_code"] else ""
         self._owner.announce(Verdict(exit_code=int(worst["exit_code"]), why=why, lines=(why,) if why else ()))

@@ -101,7 +101,7 @@ class Supervisor:
         verdict = self._ending.verdict
         finished = Finished(
             exit_code=verdict.exit_code, why=verdict.why, lines=verdict.lines, hang=verdict.hang,
-            kept={rank: tuple(worker.kept) for rank, worker in self._crew.workers.items()},
+            kept={**(self._lead.noise if self._lead else {}), **self._crew.kept()},
         )  # fmt: skip
         tell_torchrun(self._environ, finished.exit_code, finished.why, finished.lines, guilty=self._guilty)
         try:
@@ -245,7 +245,7 @@ class Supervisor:
 
     def on_done(self, ends: Json) -> None:
         """The local workers ended well; the others' end is awaited, but not for ever."""
-        self._ends = {f"end/{rank}": {"exit_code": int(end.get("exit_code", 0)), "why": end.get("why", "")} for rank, end in ends.items()}
+        self._ends = {f"end/{rank}": end for rank, end in ends.items()}
 
     def _post_ends(self) -> None:
         """The end is told once the flow has taken all that came before it: keeping that may still fail."""

@@ -162,7 +162,7 @@ class Finished:
     hang: HangReport | None = None
     """Where a run broke after the ranks met; on rank 0, or where rank 0 is lost."""
     kept: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """The last lines each local worker wrote."""
+    """The last lines each local worker wrote; on rank 0 also what the others' told: the end of a dead one, complaints of the rest."""
 
 
 Event = Joined | Started | Message | Noise | Finished

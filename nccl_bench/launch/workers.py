@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,12 @@ Json = dict[str, Any]
 
 KEPT_LINES = 200
 """Last lines of a worker's output that are kept."""
+_TOLD_LINES, _TOLD_CHARS = 4, 300
+"""Lines that a healthy rank tells rank 0, and how much of each: 16,384 ranks then send no more than 20 MB."""
+_COMPLAINT = re.compile(r"\b(WARN(ING)?|ERROR|FATAL|Traceback)\b|([Ww]arning|[Ee]rror|[Ff]ail(ed|ure))\b|(^|:)\[[WEF]\d{4}\b")
+"""NCCL's and Python's words, and the first letter of a line of torch's C++ logger."""
+_CHATTER = re.compile(r"\bNCCL (INFO|TRACE)\b")
+"""What the user asked for with NCCL_DEBUG; it may well tell of plug-ins that "failed" to be there."""
 _LINE_CHARS = 2000
 """A longer line is cut: something that writes no line ends must not fill memory."""
 
@@ -142,9 +149,15 @@ class Worker:
         }  # fmt: skip
         if state == "dead" or self.error is not None:
             said, crash = split_crash([line for line in self.kept if line.strip()])
-            fact["lines"] = said[-12:]
+            fact["lines"] = [line[:_TOLD_CHARS] for line in said[-12:]]
             fact["stack"] = fact["stack"] or stack(crash)
+        else:
+            fact["lines"] = self.complaints()
         return fact
+
+    def complaints(self) -> list[str]:
+        """The last few lines that it, or a library in it, wrote to warn; cut, since those of all ranks go to one."""
+        return [line[:_TOLD_CHARS] for line in self.kept if is_complaint(line)][-_TOLD_LINES:]
 
     def _state(self, now: float) -> tuple[str, float]:
         if self.done is not None:
@@ -154,6 +167,11 @@ class Worker:
         if self.exit is not None:
             return "dead", self.ended_s or now
         return ("alive", now) if self.stopped_s is None else ("stopped", self.stopped_s)
+
+
+def is_complaint(line: str) -> bool:
+    """Whether a line that a library wrote warns, or tells of an error."""
+    return _COMPLAINT.search(line) is not None and _CHATTER.search(line) is None
 
 
 def split_crash(lines: Sequence[str]) -> tuple[list[str], list[str]]:
