@@ -147,10 +147,14 @@ def test_variants_stand_side_by_side_and_one_alone_makes_no_table():
     alone, both = Beside(), Beside()
     alone.add(point())
     for variant, median in ((None, 7.0), ("ring", 9.0)):
-        both.add(point(nbytes=8192, median_us=median, variant=variant))
-        both.add(point(nbytes=1 << 30, median_us=1000 * median, variant=variant))
+        for nbytes, factor in ((8192, 1), (1 << 30, 1000)):
+            for clock, more in (("graph", 1), ("eager", 2)):
+                both.add(point(nbytes=nbytes, median_us=factor * more * median, variant=variant, clock=clock))
 
     lines = both.text().splitlines()
+    assert [line.split(":")[0] for line in lines if "side by side" in line] == [
+        f"all_reduce · sum · float32 · {clock} streaming" for clock in ("graph", "eager")
+    ]
     assert alone.text() == ""
     assert lines[2].split() == ["size", "as", "is", "ring"]
     assert lines[3].split() == ["8", "KiB", "7.00", "µs", "9.00", "µs"]

@@ -25,7 +25,9 @@ class Fabric:
         """Why there are no ceilings."""
 
     def of(self, point: Point) -> Ceiling:
-        """The ceilings of one point; UNKNOWN where there are none."""
+        """The ceilings of one point; UNKNOWN where there are none, or nobody to talk to."""
+        if point.n_ranks == 1:
+            return UNKNOWN
         found = self._ceilings(point.dtype or "float32", point.op or "sum")
         if found is None or point.collective not in found.collectives:
             return UNKNOWN

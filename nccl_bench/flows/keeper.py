@@ -35,6 +35,8 @@ class Keeper:
         self.log = TuningLog(None)
         self.n_cases = 0
         self._probing = False
+        self._sizes: set[tuple[str, int]] = set()
+        """(collective, bytes) of the points kept."""
         self._backend: str | None = None
         self._hang: Json | None = None
         self._said: tuple[str, ...] = ()
@@ -147,6 +149,7 @@ class Keeper:
         if content["wrong"]:
             point = replace(point, reason=self._culprit(point.reason or "", content["wrong"]["rank"]))
         self.writer.append(point)
+        self._sizes.add((point.collective, point.nbytes))
         if content["batches_us"]:
             self.writer.append_record(BATCHES_FILE, {"point": self.writer.n_points - 1, "batches_us": content["batches_us"]})
         return Kept(point=point, ceiling=self.fabric.of(point))
@@ -162,7 +165,9 @@ class Keeper:
     def end_pass(self) -> None:
         """Keep what a probe found, and take NCCL's log away."""
         if self.writer is not None and self._probing:
-            self.writer.update_header(algorithms=self.log.choices())
+            # The log also tells of our own small reductions: only sizes of the table count.
+            found = tuple(row for row in self.log.choices() if (row["collective"], row["nbytes"]) in self._sizes)
+            self.writer.update_header(algorithms=found)
         self.log.remove()
 
     def close(self, ended: Ended) -> Ended:

@@ -38,7 +38,10 @@ class Beside:
             return ""
         width = max(12, *(len(name) + 2 for name in self._names))
         lines: list[str] = []
-        for case, rows in itertools.groupby(self._points.items(), key=lambda item: item[0][:-1]):
+        cases: dict[tuple[object, ...], list[tuple[Key, dict[str, Point]]]] = {}
+        for key, by_name in self._points.items():  # clocks take turns at each size
+            cases.setdefault(key[:-1], []).append((key, by_name))
+        for case, rows in cases.items():
             title = " · ".join(str(word) for word in (case[0], case[2], case[1], case[5], case[4]) if word)
             lines += ["", f"{title}: variants side by side (time to 64 KiB, then busbw in GB/s)"]
             lines += ["     size" + "".join(f"{name:>{width}}" for name in self._names)]
