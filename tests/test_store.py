@@ -157,6 +157,22 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert kept.schema == SCHEMA
 
 
+def test_what_a_probe_found_later_is_told_of_the_points_that_do_not_say_it(tmp_path: Path) -> None:
+    from nccl_bench.results.runs import open_run, records
+
+    writer = create_run(tmp_path / "r", header())
+    writer.append(point(1024))
+    writer.append(point(4096, algorithm="tree", protocol="LL"))
+    rows = tuple({"collective": "all_reduce", "nbytes": size, "algorithm": "ring", "protocol": "Simple", "channels": 4} for size in (1024, 4096))
+    writer.update_header(algorithms=rows)
+    writer.finish(NOW, 0)
+
+    told = [(p.algorithm, p.protocol, p.channels) for p in read_run(tmp_path / "r")[1]]
+    raw = [(r["algorithm"], r["protocol"], r["channels"]) for _, r in records(open_run(str(tmp_path / "r")))]
+
+    assert told == raw == [("ring", "Simple", 4), ("tree", "LL", None)]
+
+
 def test_finishing_twice_keeps_the_first_end(tmp_path: Path) -> None:
     writer = create_run(tmp_path / "r", header())
     writer.finish(NOW, 0)

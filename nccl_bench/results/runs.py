@@ -12,7 +12,7 @@ import orjson
 from nccl_bench.errors import DataError, WorldError
 from nccl_bench.records import Json, Point, RunHeader
 from nccl_bench.results.importers import header_of, import_file
-from nccl_bench.results.store import HEADER_FILE, POINTS_FILE, find_run, is_run, read_header, read_run
+from nccl_bench.results.store import CHOICE, HEADER_FILE, POINTS_FILE, find_run, is_run, probed, read_header, read_run
 
 _NUMBERED = re.compile(r"(.+)#(\d{1,6})")
 
@@ -108,7 +108,10 @@ def records(run: Run, warnings: list[str] | None = None) -> Iterator[tuple[int, 
     if run.points is not None:
         yield from ((number, point.to_json()) for number, point in enumerate(run.points, start=1))
     elif run.points_path is not None:
-        yield from _lines(run.points_path, [] if warnings is None else warnings)
+        found = probed(run.header)
+        for number, record in _lines(run.points_path, [] if warnings is None else warnings):
+            row = found.get((record.get("collective"), record.get("nbytes"))) if found and record.get("algorithm") is None else None
+            yield number, record if row is None else {**record, **{name: row.get(name) for name in CHOICE}}
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, Json]]:

@@ -29,6 +29,8 @@ HEADER_FILE = "run.json"
 POINTS_FILE = "points.jsonl"
 VERDICT_FILE = "verdict.json"
 RESULTS = "results"
+CHOICE = ("algorithm", "protocol", "channels")
+"""What NCCL chooses for a case."""
 LATEST = "latest"
 
 
@@ -285,10 +287,23 @@ def read_run(path: Path) -> tuple[RunHeader, list[Point], list[str]]:
     if not points_path.exists():
         return header, [], [f"{points_path} is missing: no points"]
     try:
-        points = list(_points(points_path, warnings))
+        found = probed(header)
+        points = [_told(point, found) for point in _points(points_path, warnings)]
     except OSError as err:
         raise DataError(f"{points_path} cannot be read: {reason(err)}") from err
     return header, points, warnings
+
+
+def probed(header: RunHeader) -> Mapping[tuple[object, object], Mapping[str, Any]]:
+    """{(collective, nbytes): {algorithm, protocol, channels}} that a probe found after the points were written."""
+    return {(row.get("collective"), row.get("nbytes")): row for row in header.algorithms if isinstance(row, dict)}
+
+
+def _told(point: Point, found: Mapping[tuple[object, object], Mapping[str, Any]]) -> Point:
+    row = found.get((point.collective, point.nbytes)) if point.algorithm is None and point.kind == "collective" else None
+    if row is None:
+        return point
+    return replace(point, algorithm=row.get("algorithm"), protocol=row.get("protocol"), channels=row.get("channels"))
 
 
 def read_header(path: Path) -> RunHeader:
