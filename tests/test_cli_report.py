@@ -206,3 +206,25 @@ def test_two_hundred_thousand_points_fit_a_laptop_and_torch_is_never_loaded(tmp_
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.splitlines()[-1]) < MAX_RSS_KIB
     assert (tmp_path / "out" / "report.html").stat().st_size < 3_000_000
+
+
+SAMPLES = sorted(path for path in (ROOT / "results" / "samples").glob("*") if path.is_dir())
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
+def test_a_sample_that_is_kept_can_be_reported_and_is_described(sample, tmp_path):
+    done = report(sample, "-O", "out", "--format", "md", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert f"`{sample.name}`" in (sample.parent / "README.md").read_text()
+    assert not {path.name for path in sample.iterdir()} - {"run.json", "points.jsonl", "batches.jsonl", "verdict.json"}
+
+
+def test_pictures_that_are_kept_are_small_and_described():
+    folder = ROOT / "docs" / "pictures"
+    pictures = list(folder.glob("*.png"))
+
+    assert len(pictures) >= 2
+    for picture in pictures:
+        assert picture.stat().st_size < 200_000
+        assert f"`{picture.name}`" in (folder / "README.md").read_text()

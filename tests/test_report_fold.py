@@ -280,5 +280,14 @@ def test_green_means_that_nothing_is_wrong_missing_or_rehearsed(tmp_path_factory
     assert found.sentence.endswith(".")
 
 
+def test_each_collective_has_its_sentence_in_the_words_of_the_sweep(tmp_path):
+    section = next(section for section in document(tmp_path, samples.sweep()).sections if section.name == "collectives")
+
+    assert section.words[0].startswith("all_reduce reaches 469.7 GB/s at 8 GiB, 100 % of what healthy systems like this reach (limited by ")
+    assert "one call alone 40.0 µs at 8 B" in section.words[0]
+    assert "an eager call costs" not in section.words[0]
+    assert section.words[1].startswith("all_gather reaches 369.7 GB/s at 8 GiB, 94 % of what is attainable here")
+
+
 def test_the_order_of_statuses_puts_a_failure_last():
     assert sorted(fold.RANK, key=lambda status: fold.RANK[status]) == ["pass", "look", "unknown", "fail"]

@@ -128,7 +128,7 @@ def test_fifty_runs_are_a_page_below_three_megabytes(tmp_path):
 
     assert len(text.encode()) < MAX_NBYTES
     assert text.count("n49") > 1
-    assert "cases more are left out: nccl-bench export has them all" in text
+    assert "rows more are left out: nccl-bench export has every point" in text
 
 
 def browse(path, *options):

@@ -38,6 +38,7 @@ class Sample:
     algorithm: str | None
     protocol: str | None
     ceiling: Ceiling
+    """Without share_frac: shares are worked out where they are shown."""
 
     @property
     def busbw_low_GBps(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import orjson
 
 from nccl_bench import __version__
 from nccl_bench.report import environment, fold, pictures, pictures_across, tables
-from nccl_bench.report.curves import View
+from nccl_bench.report.curves import Curve, View
 from nccl_bench.report.naming import banner_of, headline
 from nccl_bench.report.numbers import numbers, suspects
 from nccl_bench.report.page import Cell, Document, Picture, Section, Status, Table
+from nccl_bench.report.points import points_of_curve
 from nccl_bench.report.redact import redacted
 from nccl_bench.report.sentence import Look, summary
 from nccl_bench.report.tables import text
@@ -41,8 +43,6 @@ def read(runs: Sequence[Run], *, redact_hosts: bool = False) -> tuple[tuple[View
 
 
 def _with_warnings(run: Run, torn: Sequence[str]) -> Run:
-    from dataclasses import replace
-
     mine = tuple(warning for warning in torn if warning.startswith(str(run.points_path)))
     return replace(run, warnings=(*run.warnings, *mine)) if mine else run
 
@@ -150,8 +150,6 @@ def _simple(name: str, title: str, picture: Picture | None) -> Section | None:
 
 def _numbered(found: Sequence[Picture | None], views: Sequence[View]) -> tuple[Picture, ...]:
     """Pictures of single runs, each with a name of its own and its run in the title."""
-    from dataclasses import replace
-
     kept = [(at, picture) for at, picture in enumerate(found) if picture is not None]
     if len(views) == 1:
         return tuple(picture for _, picture in kept)
@@ -222,8 +220,6 @@ def _collectives(views: Sequence[View]) -> Section | None:
 
 def _sentences(view: View) -> tuple[str, ...]:
     """A sentence a collective, in the words that a sweep ends its tables with."""
-    from nccl_bench.report.points import points_of_curve
-
     found = []
     for curve in view.main()[:MAX_SENTENCES]:
         look = Look(
@@ -235,11 +231,19 @@ def _sentences(view: View) -> tuple[str, ...]:
         )
         alone = [other for other in view.curves if other.regime == "isolated" and curve.regime != "isolated" and _beside(other, curve)]
         isolated = [point for other in alone[:1] for point, _ in points_of_curve(other) if point.nbytes <= curve.samples[0].nbytes]
-        found.append(summary(points_of_curve(curve), isolated, look))
+        found.append(summary(points_of_curve(_telling(curve)), isolated, look))
     return tuple(found)
 
 
-def _beside(other: Any, curve: Any) -> bool:
+def _telling(curve: Curve) -> Curve:
+    """The curve by what a sentence is made of: of very many sizes some, the peak and those with wrong data always."""
+    if len(curve.samples) <= pictures.MAX_POINTS:
+        return curve
+    kept = {id(sample) for sample in (*pictures.thinned(curve.samples), curve.peak)}
+    return replace(curve, samples=tuple(sample for sample in curve.samples if id(sample) in kept or sample.n_wrong))
+
+
+def _beside(other: Curve, curve: Curve) -> bool:
     return (other.collective, other.dtype, other.op, other.n_ranks) == (curve.collective, curve.dtype, curve.op, curve.n_ranks)
 
 

@@ -14,8 +14,8 @@ from nccl_bench.report.curves import JUDGED_NBYTES, Curve, View
 from nccl_bench.report.look import rate
 from nccl_bench.report.naming import headline, judged
 from nccl_bench.report.page import Status
-from nccl_bench.report.pictures_across import host_medians, pair_values, pairs_have_rates
-from nccl_bench.units import format_GBps, format_percent, format_size
+from nccl_bench.report.pictures_across import axis_times, host_medians, pair_values, pairs_have_rates
+from nccl_bench.units import format_GBps, format_percent, format_size, format_us
 
 LIKE_FRAC = 0.05
 """Like nodes agree within this where they are healthy (DESIGN.md section 3: what lets a stated floor pass a row)."""
@@ -61,7 +61,7 @@ def judge(view: View, views: Sequence[View]) -> Judgement:
         return _by_pairs(view) if view.pairs else Judgement(status="unknown", why="nothing was measured")
     rows = [(curve, judge_curve(curve, view, views)) for curve in view.main() if curve.axis is None]
     if not rows:
-        return Judgement(status="unknown", why="no collective of all ranks was measured")
+        return _by_groups(view)
     worst = max(RANK[judgement.status] for _, judgement in rows)
     found = [(curve.collective, judgement) for curve, judgement in rows if RANK[judgement.status] == worst]
     if worst == 0:
@@ -131,7 +131,18 @@ def _by_pairs(view: View) -> Judgement:
         frac = medians[name] / middle - 1
         if abs(frac) > LIKE_FRAC:
             return Judgement(status="look", why=f"{name} is {format_percent(abs(frac))} % {'below' if rates else 'above'} the median host")
-    return Judgement(status="unknown", why="hosts are alike, but how fast their pairs should be is not known")
+    alike = "hosts are alike, but " if len(medians) > 2 else ""
+    return Judgement(status="unknown", why=f"{alike}how fast such pairs should be is not known")
+
+
+def _by_groups(view: View) -> Judgement:
+    """A run of groups alone, one by one: like groups should be alike."""
+    times = axis_times(view)
+    if len(times) > 2:
+        name, middle = max(times, key=lambda key: times[key]), statistics.median(times.values())
+        if times[name] > (1 + LIKE_FRAC) * middle:
+            return Judgement(status="look", why=f"{name} takes {format_percent(times[name] / middle - 1)} % longer than the median group")
+    return Judgement(status="unknown", why="no collective of all ranks was measured")
 
 
 def judge_curve(curve: Curve, view: View, views: Sequence[View]) -> Judgement:
@@ -196,7 +207,8 @@ def missing(view: View) -> list[str]:
             found.append(f"{trouble.collective}{at} {trouble.status}: {trouble.reason}")
     unchecked = dict.fromkeys(curve.collective for curve in view.main() if any(sample.n_wrong is None for sample in curve.samples))
     if unchecked:
-        found.append(f"the data of {', '.join(unchecked)} was not checked")
+        known = [name for name in unchecked if name in COLLECTIVES]
+        found.append(f"the data{f' of {_and(known)}' if known else ''} was not checked")
     if header.exit_code is None:
         found.append(header.why or "how the run ended is not recorded: it was cut off, or is still going on")
     found += [warning for warning in view.run.warnings if "torn" in warning or "missing" in warning or "no run.json" in warning]
@@ -245,7 +257,7 @@ def sentence(views: Sequence[View], judgement: Judgement) -> str:
     why = judgement.why
     if not text:
         paired = next((view for view in views if view.pairs), None)
-        text = _paired(paired) if paired is not None else ""
+        text = _paired(paired) if paired is not None else _grouped(views[0])
         return f"{text}; {why}." if text else f"{why[:1].upper()}{why[1:]}."
     if judgement.status == "pass":
         return f"{text}{_as_expected(views, name)}."
@@ -284,6 +296,15 @@ def _paired(view: View) -> str:
     names = {name for pair in values for name in pair}
     middle = statistics.median(values.values())
     return f"{len(ends)} pairs of {len(names)}: median {middle:.3g} {unit}, worst {values[worst]:.3g} ({worst[0]} to {worst[1]})"
+
+
+def _grouped(view: View) -> str:
+    """ "8 groups: median 277 ms, slowest 439 ms (local_rank 0)"."""
+    times = axis_times(view)
+    if len(times) < 2:
+        return ""
+    slowest = max(times, key=lambda key: times[key])
+    return f"{len(times)} groups: median {format_us(statistics.median(times.values()))}, slowest {format_us(times[slowest])} ({slowest})"
 
 
 def _as_expected(views: Sequence[View], name: str | None) -> str:

@@ -68,7 +68,7 @@ def _of_peak(view: View, curve: Curve) -> str:
 def _latency(owned: Sequence[tuple[View, Curve]], name: str | None) -> Number:
     label = f"{name or 'collectives'}: time at the smallest size"
     if not owned:
-        return Number(label=label, value="-", expected="nothing was measured")
+        return Number(label=label, value="-", expected="no collective of all ranks was measured")
     view, curve = min(owned, key=lambda item: (item[1].samples[0].nbytes, item[1].samples[0].time_us))
     sample = curve.samples[0]
     text = f"at {format_size(sample.nbytes)}{f', {view.label}' if len(owned) > 1 else ''}"

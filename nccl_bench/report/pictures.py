@@ -263,7 +263,8 @@ def efficiency(views: Sequence[View]) -> Picture | None:
         rows = sorted(rows, key=lambda row: row[1].largest.attainable_frac or 0.0)[:MAX_ROWS]
     sizes = sorted({sample.nbytes for _, curve in rows for sample in thinned(curve.samples)})
     sizes = sizes if len(sizes) <= 64 else sizes[:: -(-len(sizes) // 64)]
-    values = tuple(tuple({sample.nbytes: sample.attainable_frac for sample in curve.samples}.get(size) for size in sizes) for _, curve in rows)
+    shares = [{sample.nbytes: sample.attainable_frac for sample in curve.samples} for _, curve in rows]
+    values = tuple(tuple(share.get(size) for size in sizes) for share in shares)
     title = "Share of what is attainable" + ("" if len(views) == 1 else f": {name}")
     heat = Heat(
         rows=tuple(label for label, _ in rows),

@@ -15,6 +15,8 @@ from nccl_bench.units import format_GBps, format_percent, format_size, format_us
 MAX_DOTS = 24
 MAX_MATRIX = 64
 """Hosts of a pair matrix that is drawn; of more, those with the slowest pairs."""
+FEWEST_PAIRS = 3
+"""Partners a host needs before it is held against others: with fewer, its partners decide."""
 MAX_KINDS = 3
 """Kinds of nodes that are drawn."""
 MAX_BINS = 300
@@ -231,12 +233,13 @@ def pair_values(view: View) -> dict[tuple[str, str], float]:
 
 
 def host_medians(view: View) -> dict[str, float]:
-    """By host (or GPU): the median over its pairs, GB/s or µs."""
-    by_name: dict[str, list[float]] = {}
+    """By host (or GPU) with FEWEST_PAIRS partners or more: the median over its pairs, GB/s or µs."""
+    by_name: dict[str, dict[str, list[float]]] = {}
     for (src, dst), value in pair_values(view).items():
-        by_name.setdefault(src, []).append(value)
-        by_name.setdefault(dst, []).append(value)
-    return {name: statistics.median(values) for name, values in by_name.items()}
+        by_name.setdefault(src, {}).setdefault(dst, []).append(value)
+        by_name.setdefault(dst, {}).setdefault(src, []).append(value)
+    known = {name: [value for values in found.values() for value in values] for name, found in by_name.items() if len(found) >= FEWEST_PAIRS}
+    return {name: statistics.median(values) for name, values in known.items()}
 
 
 # ---- groups ----

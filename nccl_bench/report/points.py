@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from nccl_bench.records import Ceiling, Point, Times
@@ -29,5 +30,7 @@ def points_of_curve(curve: Curve) -> list[tuple[Point, Ceiling]]:
             algorithm=sample.algorithm,
             protocol=sample.protocol,
         )
-        found.append((point, sample.ceiling))
+        most = sample.ceiling.expected_high_GBps
+        share = None if most is None or sample.busbw_GBps is None else sample.busbw_GBps / most
+        found.append((point, replace(sample.ceiling, share_frac=share)))
     return found

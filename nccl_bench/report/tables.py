@@ -25,6 +25,11 @@ def text(value: object) -> Cell:
     return Cell(text=str(value)) if value not in (None, "") else NONE
 
 
+def left_out(n: int, most: int) -> str:
+    """What a table says of the rows that it does not show; "" where it shows all."""
+    return f"{n - most} rows more are left out: nccl-bench export has every point." if n > most else ""
+
+
 def number(words: str, value: float | None, status: Status | None = None) -> Cell:
     """A cell that sorts by a number."""
     return NONE if value is None else Cell(text=words, value=value, status=status)
@@ -42,8 +47,8 @@ def digest(views: Sequence[View]) -> Table:
     columns = (*names, "collective", "ranks", "how", "time", "at", "peak busbw", "at", "expected", "share", "limited by", "half speed at", "wrong")
     flags = (*(False for _ in names), False, True, False, True, True, True, True, True, True, False, True, True)
     rows = [(*((text(view.label),) if many else ()), *_digest_row(view, curve, label)) for (view, curve), label in zip(owned, labels, strict=True)]
-    note = f"{len(rows) - MAX_DIGEST} rows more are left out." if len(rows) > MAX_DIGEST else ""
-    return Table(columns=columns, numbers=flags, rows=tuple(rows[:MAX_DIGEST]), caption="time: at the smallest size; busbw: GB/s", note=note)
+    caption = "time: at the smallest size; busbw: GB/s"
+    return Table(columns=columns, numbers=flags, rows=tuple(rows[:MAX_DIGEST]), caption=caption, note=left_out(len(rows), MAX_DIGEST))
 
 
 def _told(view: View) -> list[Curve]:
@@ -109,9 +114,8 @@ def cases(views: Sequence[View]) -> Table:
             rows.append((*((text(view.label),) if many else ()), *_case_row(view, curve, sample, labels[at])))
     columns = (*names, "collective", "how", "size", "time", "±", "busbw", "% of attainable", "limited by", "algo", "p95/p50", "wrong", "passes")
     flags = (*(False for _ in names), False, False, True, True, True, True, True, False, False, True, True, True)
-    left_out = _n_cases(views) - len(rows)
-    note = f"{left_out} cases more are left out: nccl-bench export has them all." if left_out > 0 else ""
-    return Table(columns=columns, numbers=flags, rows=tuple(rows), caption="GB/s = 1e9 B/s; size: larger buffer of a rank", note=note)
+    caption = "GB/s = 1e9 B/s; size: larger buffer of a rank"
+    return Table(columns=columns, numbers=flags, rows=tuple(rows), caption=caption, note=left_out(_n_cases(views), MAX_CASES))
 
 
 def _n_cases(views: Sequence[View]) -> int:
@@ -186,7 +190,7 @@ def troubles(views: Sequence[View]) -> Table | None:
     names = ("run",) if len(views) > 1 else ()
     columns = (*names, "collective", "what", "sizes", "cases", "why")
     flags = (*(False for _ in names), False, False, False, True, False)
-    return Table(columns=columns, numbers=flags, rows=tuple(rows[:MAX_DIGEST])) if rows else None
+    return Table(columns=columns, numbers=flags, rows=tuple(rows[:MAX_DIGEST]), note=left_out(len(rows), MAX_DIGEST)) if rows else None
 
 
 def _sizes(sizes: Sequence[int]) -> str:
@@ -195,14 +199,15 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 def overhead(pairs: Sequence[tuple[Curve, Curve]]) -> Table:
     """Eager beside the fabric's own time, case by case."""
+    found = [(eager, size, more_us) for eager, other in pairs for size, more_us in overhead_us(eager, other)]
+    times = {id(eager): {sample.nbytes: sample.time_us for sample in eager.samples} for eager, _ in pairs}
     rows = []
-    for eager, other in pairs:
-        times = {sample.nbytes: sample.time_us for sample in other.samples}
-        for size, more_us in overhead_us(eager, other):
-            cells = (times[size] + more_us, times[size], more_us)
-            rows.append((text(eager.collective), number(format_size(size), size), *(number(format_us(us), us) for us in cells)))
+    for eager, size, more_us in found[:MAX_CASES]:
+        eager_us = times[id(eager)][size]
+        cells = (eager_us, eager_us - more_us, more_us)
+        rows.append((text(eager.collective), number(format_size(size), size), *(number(format_us(us), us) for us in cells)))
     columns = ("collective", "size", "eager", str(pairs[0][1].clock) if pairs else "", "overhead")
-    return Table(columns=columns, numbers=(False, True, True, True, True), rows=tuple(rows[:MAX_CASES]))
+    return Table(columns=columns, numbers=(False, True, True, True, True), rows=tuple(rows), note=left_out(len(found), MAX_CASES))
 
 
 def slow_pairs(view: View) -> Table:
@@ -230,7 +235,8 @@ def groups(views: Sequence[View]) -> Table | None:
         for group in view.groups
     )
     columns = ("axis", "collective", "size", "groups", "slowest against fastest", "ranks of the slowest")
-    return Table(columns=columns, numbers=(False, False, True, True, True, False), rows=rows[:MAX_DIGEST]) if rows else None
+    flags = (False, False, True, True, True, False)
+    return Table(columns=columns, numbers=flags, rows=rows[:MAX_DIGEST], note=left_out(len(rows), MAX_DIGEST)) if rows else None
 
 
 def per_run(views: Sequence[View], name: str | None, judgements: Sequence[tuple[Status, str]]) -> Table:

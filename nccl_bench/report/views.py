@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nccl_bench.fabric.ideal import Ceilings
-from nccl_bench.records import RunHeader
+from nccl_bench.records import Ceiling, RunHeader
 from nccl_bench.report.curves import Curve, GroupSpread, Late, PairValue, Sample, Trouble, View
 from nccl_bench.results.runs import Run
-from nccl_bench.verdict.ceilings import RunCeilings, ceiling_of
+from nccl_bench.verdict.ceilings import RunCeilings, ceiling_of, latency_nbytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +26,8 @@ KEYS = (
 )
 """What all points of a curve share."""
 _NUMBERS = ("median_us", "busbw_GBps", "ci_low_us", "ci_high_us", "p95_us")
+_TOLD = ("nbytes", "requested_nbytes", "algorithm", "protocol", "slowest_ranks")
+"""What a sample takes from the first of its passes."""
 MIDDLE = (0.025, 0.975)
 """The middle 95 % of passes."""
 Row = Mapping[Any, Any]
@@ -90,7 +92,10 @@ def _curves(run: Run, ceilings: RunCeilings, frame: pd.DataFrame) -> tuple[tuple
     firsts = np.unique(cases, return_index=True)[1]
     pooled = _pooled(frame, cases)
     of_way = ways[firsts]
-    rows = frame.iloc[firsts].astype(object).where(frame.iloc[firsts].notna(), None).to_dict("records")
+    names = (*KEYS, *_TOLD)
+    first = frame[list(names)].iloc[firsts]
+    columns = [first[name].astype(object).where(first[name].notna(), None).tolist() for name in names]
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
     members: dict[int, list[int]] = {}
     for case, way in enumerate(of_way):
         members.setdefault(int(way), []).append(case)
@@ -130,8 +135,9 @@ def _curve(run: Run, ceilings: RunCeilings, rows: Sequence[Row], pooled: Sequenc
     group = rows[-1]["slowest_ranks"] if first["axis"] is not None else None
     held = None if first["variant"] is not None else ceilings.of(n_ranks, dtype=first["dtype"], op=first["op"], group=group)
     chosen = {(str(row.get("collective")), row.get("nbytes")): row for row in run.header.algorithms}
-    samples = tuple(_sample(row, numbers, held, chosen) for row, numbers in zip(rows, pooled, strict=True))
     name = str(first["collective"])
+    held_against = _held_against(held, name, first["shift"])
+    samples = tuple(_sample(row, numbers, held_against, chosen) for row, numbers in zip(rows, pooled, strict=True))
     known = held is not None and name in held.collectives
     return Curve(
         run=run.label,
@@ -145,11 +151,29 @@ def _curve(run: Run, ceilings: RunCeilings, rows: Sequence[Row], pooled: Sequenc
     )
 
 
-def _sample(row: Row, numbers: Mapping[str, float], held: Ceilings | None, chosen: Mapping[tuple[str, Any], Row]) -> Sample:
+def _held_against(held: Ceilings | None, name: str, shift: str | None) -> Callable[[str | None, int], Ceiling]:
+    """What a size is held against, by the algorithm that ran; the few different answers are made once."""
+    known: dict[tuple[str | None, bool], Ceiling] = {}
+    turns: dict[str | None, float] = {}
+
+    def of(algorithm: str | None, nbytes: int) -> Ceiling:
+        if algorithm not in turns:
+            turns[algorithm] = latency_nbytes(held, name, shift=shift, algorithm=algorithm)
+        key = (algorithm, nbytes < turns[algorithm])
+        if key not in known:
+            known[key] = ceiling_of(held, name, nbytes=nbytes, busbw_GBps=None, shift=shift, algorithm=algorithm)
+        return known[key]
+
+    return of
+
+
+def _sample(
+    row: Row, numbers: Mapping[str, float], held_against: Callable[[str | None, int], Ceiling], chosen: Mapping[tuple[str, Any], Row]
+) -> Sample:
     nbytes = int(row["nbytes"])
     told = row if row["algorithm"] is not None else chosen.get((str(row["collective"]), nbytes), row)
     busbw = _number(numbers["busbw_GBps"])
-    ceiling = ceiling_of(held, str(row["collective"]), nbytes=nbytes, busbw_GBps=busbw, shift=row["shift"], algorithm=told["algorithm"])
+    ceiling = held_against(told["algorithm"], nbytes)
     wrong = _number(numbers["n_wrong"])
     requested = row["requested_nbytes"]
     return Sample(

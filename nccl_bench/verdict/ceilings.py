@@ -56,29 +56,47 @@ class RunCeilings:
             return tuple(self._places[rank] for rank in group)
         if n_ranks == len(self._places):
             return self._places
-        self.why_not = f"which {n_ranks} of the {len(self._places)} ranks took part is not recorded"
+        known = len(self._places)
+        self.why_not = (
+            f"which {n_ranks} of the {known} ranks took part is not recorded"
+            if n_ranks < known
+            else f"of {n_ranks} ranks it names the GPUs of {known} only"
+        )
         return None
+
+
+def latency_nbytes(found: ideal.Ceilings | None, collective: str, *, shift: str | None = None, algorithm: str | None = None) -> float:
+    """The size in bytes below which latency costs more than the bytes (both terms of T = latency + S / rate); 0 where it is not known."""
+    if found is None or collective not in found.collectives:
+        return 0.0
+    row, rate = _row(found, collective, shift), found.of(collective, algorithm, shift).attainable_GBps
+    return 0.0 if row.latency_us is None or row.bus_factor <= 0 else row.latency_us * rate * 1e3 / row.bus_factor
+
+
+def _row(found: ideal.Ceilings, collective: str, shift: str | None) -> ideal.CollectiveCeilings:
+    by_node = f"{collective}:node"
+    return found.collectives[by_node if shift == "node" and by_node in found.collectives else collective]
 
 
 def ceiling_of(
     found: ideal.Ceilings | None, collective: str, *, nbytes: int, busbw_GBps: float | None, shift: str | None = None, algorithm: str | None = None
 ) -> Ceiling:
-    """What one measured case is held against; all None where nothing is known. Below the size at which latency and bytes cost alike
-    (both terms of T = latency + S / rate) it is limited by latency, and no bandwidth is expected of it."""
+    """What one measured case is held against; all None where nothing is known.
+
+    Below `latency_nbytes` it is limited by latency, and no bandwidth is expected of it.
+    """
     if found is None or collective not in found.collectives:
         return Ceiling()
-    name = f"{collective}:node" if shift == "node" and f"{collective}:node" in found.collectives else collective
-    row, best = found.collectives[name], found.of(collective, algorithm, shift)
-    latency_us = row.latency_us
-    seen = best.expected
-    slow = latency_us is not None and best.attainable_GBps > 0 and nbytes * row.bus_factor / best.attainable_GBps * 1e-3 < latency_us
-    if slow or seen is None:
+    latency_us = _row(found, collective, shift).latency_us
+    best = found.of(collective, algorithm, shift)
+    slow = nbytes < latency_nbytes(found, collective, shift=shift, algorithm=algorithm)
+    if slow or best.expected is None:
         limit = "latency" if slow else best.limited_by
         return Ceiling(attainable_GBps=best.attainable_GBps, line_GBps=best.line_GBps, limited_by=limit, latency_us=latency_us)
     return Ceiling(
-        expected_low_GBps=seen.low_GBps,
-        expected_high_GBps=seen.mid_GBps,
-        share_frac=None if busbw_GBps is None else busbw_GBps / seen.mid_GBps,
+        expected_low_GBps=best.expected.low_GBps,
+        expected_high_GBps=best.expected.mid_GBps,
+        share_frac=None if busbw_GBps is None else busbw_GBps / best.expected.mid_GBps,
         attainable_GBps=best.attainable_GBps,
         limited_by=best.limited_by,
         line_GBps=best.line_GBps,
@@ -166,7 +184,8 @@ def _places(header: RunHeader, topology: Topology) -> Places | None:
 def _index(gpus: Sequence[Gpu], wanted: Mapping[str, Any]) -> int | None:
     if wanted.get("uuid") and any(gpu.uuid for gpu in gpus):
         return next((gpu.index for gpu in gpus if gpu.uuid == wanted["uuid"]), None)
-    if wanted.get("pci") and any(gpu.bus_id for gpu in gpus):
+    # Old logs write "0x00" for every GPU of a virtual machine.
+    if wanted.get("pci") and any(gpu.bus_id for gpu in gpus) and len({_bus(gpu.bus_id) for gpu in gpus}) == len(gpus):
         return next((gpu.index for gpu in gpus if _bus(gpu.bus_id) == _bus(wanted["pci"])), None)
     return next((gpu.index for gpu in gpus if gpu.index == wanted.get("index")), None)
 
