@@ -13,6 +13,7 @@ from typing import Protocol
 
 from nccl_bench.collectives import COLLECTIVES
 from nccl_bench.records import Ceiling, Point
+from nccl_bench.report.fit import fit_line
 from nccl_bench.units import format_GBps, format_percent, format_size, format_us
 
 ONE_RANK = "one rank: nothing crosses a wire, so bus bandwidth is 0 and there is no verdict"
@@ -91,7 +92,7 @@ def summary(rows: Iterable[tuple[Point, Ceiling]], isolated: Iterable[Point], lo
     name = rows[0][0].collective
     if not good:
         return f"{name}: nothing was measured." + _trouble(rows)
-    parts = [_speed(name, good, look), _latency(name, good, look), *_one_call(isolated), *_dispatch(rows)]
+    parts = [_speed(name, good, look), _latency(name, good, look), *_one_call(isolated), *_dispatch(rows), *_line(good)]
     return "; ".join(part for part in parts if part) + "." + _trouble(rows)
 
 
@@ -151,6 +152,15 @@ def _dispatch(rows: list[tuple[Point, Ceiling]]) -> list[str]:
         if clock in ("graph", "queued") and (nbytes, "eager") in medians:
             return [f"an eager call costs {format_us(medians[nbytes, 'eager'] - medians[nbytes, clock])} more at {format_size(nbytes)}"]
     return []
+
+
+def _line(good: list[tuple[Point, Ceiling]]) -> list[str]:
+    """The alpha-beta line of the first clock, with its error."""
+    clock = good[0][0].clock
+    line = fit_line((point.nbytes, point.time_us.median) for point, _ in good if point.time_us is not None and point.clock == clock)
+    if line is None:
+        return []
+    return [f"time is about {format_us(line.alpha_us)} + size / {format_GBps(line.beta_GBps)} GB/s (rms error {format_percent(line.error_frac)} %)"]
 
 
 def _trouble(rows: list[tuple[Point, Ceiling]]) -> str:
