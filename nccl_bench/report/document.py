@@ -221,6 +221,7 @@ def _collectives(views: Sequence[View]) -> Section | None:
 def _sentences(view: View) -> tuple[str, ...]:
     """A sentence a collective, in the words that a sweep ends its tables with."""
     found = []
+    eager = {id(other): called for called, other in pictures.both_clocks(view)}
     for curve in view.main()[:MAX_SENTENCES]:
         look = Look(
             n_nodes=view.header.n_nodes,
@@ -231,7 +232,8 @@ def _sentences(view: View) -> tuple[str, ...]:
         )
         alone = [other for other in view.curves if other.regime == "isolated" and curve.regime != "isolated" and _beside(other, curve)]
         isolated = [point for other in alone[:1] for point, _ in points_of_curve(other) if point.nbytes <= curve.samples[0].nbytes]
-        found.append(summary(points_of_curve(_telling(curve)), isolated, look))
+        shown = [curve, *([eager[id(curve)]] if id(curve) in eager else [])]
+        found.append(summary([row for one in shown for row in points_of_curve(_telling(one))], isolated, look))
     return tuple(found)
 
 
