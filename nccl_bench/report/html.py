@@ -35,7 +35,7 @@ _WHOLE = ("run", "collective", "host", "started", "fact")
 
 def _attributes(cell: Cell, column: str, is_number: bool) -> Markup:
     """The attributes of a cell: right-aligned, what it sorts by, its colour."""
-    kind = "n" if is_number else "k" if column in _WHOLE and len(cell.text) < 48 else ""
+    kind = "n" if is_number else "k" if column in _WHOLE and len(cell.text) < 48 else "w" if len(cell.text) > 40 else ""
     names = " ".join(name for name in (kind, cell.status or "") if name)
     named = f' class="{names}"' if names else ""
     value = "" if cell.value is None else f' data-v="{cell.value:.10g}"'
