@@ -211,8 +211,6 @@ def _acs(sys: Path, denied: list[str]) -> list[str] | None:
     if bridges and all(config is None for config in configs.values()):
         denied.append("acs")
         return None
-    if not bridges:
-        return None
     return [name for name, config in configs.items() if config is not None and acs_enabled(config)]
 
 

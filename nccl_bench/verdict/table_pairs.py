@@ -9,12 +9,12 @@ from nccl_bench.results.pair_table import PairTable
 from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_BOTH, Evidence, Exchanges, Findings, Groups
 
 
-def evidence_of(table: PairTable, groups: Groups | None = None) -> Evidence:
+def evidence_of(table: PairTable, groups: Groups | None = None, oversubscription: float | None = None) -> Evidence:
     """One exchange a row, both directions together; times are turned over so that more is better."""
     number = {node: at for at, node in enumerate(table.nodes)}
     kind = SMALL_BOTH if table.is_time else LARGE_BOTH
     rows = [(number[row.a], number[row.b], 0, _speed(row.value, table.is_time), kind) for row in table.rows]
-    return Evidence(hosts=table.nodes, exchanges=Exchanges.of(rows), groups=groups)
+    return Evidence(hosts=table.nodes, exchanges=Exchanges.of(rows), groups=groups, oversubscription=oversubscription)
 
 
 def _speed(value: float | None, is_time: bool) -> float:
