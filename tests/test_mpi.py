@@ -158,7 +158,7 @@ def killed(folder: Path, launcher: list[str], victim: int) -> tuple[int, str, st
     return process.returncode, stdout, stderr
 
 
-def test_under_torchrun_the_verdict_is_the_last_thing_printed_and_the_root_cause_is_the_rank_that_died(tmp_path: Path) -> None:
+def test_under_torchrun_the_verdict_is_the_last_thing_printed_and_its_root_cause_names_who_died(tmp_path: Path) -> None:
     launcher = ["torchrun", "--standalone", "--nproc-per-node=2", "--no-python"]
     code, _, stderr = killed(tmp_path, launcher, victim=1)
     assert code == 1, "torchrun makes 1 of every code"
@@ -166,7 +166,6 @@ def test_under_torchrun_the_verdict_is_the_last_thing_printed_and_the_root_cause
     ours = stderr.index("nccl-bench: exit 4: rank 1 died (signal 9)\n")
     assert "rank 1 died in case" in stderr[:ours]
     root_cause = stderr[stderr.index("Root Cause (first observed failure)") :]
-    assert "rank      : 1 (local_rank: 1)" in root_cause
     assert "nccl-bench: exit 4: rank 1 died (signal 9)" in root_cause
     assert root_cause.rstrip().endswith("=" * 20)
 

@@ -81,7 +81,7 @@ class Supervisor:
         self._own_reason: Json | None = None
         self._ending = Ending(launch)
         self._may_leave = self._hurry = self._thrown = self._guilty = False
-        self._interrupts = 0
+        self._interrupts, self._linger_s = 0, 0.0
 
     @property
     def _board(self) -> BoardClient | None:
@@ -103,7 +103,7 @@ class Supervisor:
             exit_code=verdict.exit_code, why=verdict.why, lines=verdict.lines, hang=verdict.hang,
             kept={**(self._lead.noise if self._lead else {}), **self._crew.kept()},
         )  # fmt: skip
-        tell_torchrun(self._environ, finished.exit_code, finished.why, finished.lines, guilty=self._guilty)
+        self._linger_s = tell_torchrun(self._environ, finished.exit_code, finished.why, finished.lines, guilty=self._guilty)
         try:
             yield finished
         except NcclBenchError:
@@ -351,8 +351,6 @@ class Supervisor:
         """Rank 0 decided, and says it."""
         self._ending.conclude(Verdict(exit_code=int(value["exit_code"]), why=value["why"], lines=()))
 
-    # ---- signals, and the end
-
     def _on_signals(self) -> None:
         for number in self._signals.read():
             self._interrupts += number == signal.SIGINT
@@ -394,6 +392,7 @@ class Supervisor:
                 self._selector.unregister(self._meeting.client)
             self._meeting.leave(0.0 if self._hurry else self._limits.leave_s)
         self._selector.close()
+        time.sleep(0.0 if self._hurry else self._linger_s)
 
 
 def _nothing() -> None:
