@@ -60,6 +60,8 @@ class Case:
     axis: str | None = None
     special: str | None = None
     """What sets the case apart from a plain one: "solo" (one group of the axis alone, the others idle), "skew 2"."""
+    work: str | None = None
+    """JSON of what is done besides the collective, or in its place: see Point.details."""
     placement: Placement
     shift: Shift | None = None
     clock: Clock

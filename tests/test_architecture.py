@@ -22,7 +22,7 @@ STEPS = (
 )
 """Who may import whom: only rooms on an earlier step, or its own. flows and report are one step and never meet."""
 STEP = {room: number for number, rooms in enumerate(STEPS) for room in rooms}
-TORCH_HOMES = {"measure.world", "measure.ops", "measure.clocks", "measure.sweep", "measure.data", "measure.events", "measure.pairs", "measure.gemm"}
+TORCH_HOMES = {"measure.world", "measure.ops", "measure.clocks", "measure.sweep", "measure.data", "measure.events", "measure.pairs", "measure.gemm", "measure.overlap"}
 
 pytestmark = pytest.mark.pure
 

@@ -11,7 +11,8 @@ import typer
 
 from nccl_bench.cli.outcome import Ended
 
-_SIZES, _WHAT, _CLOCKS, _STOP, _LAUNCH, _KEEP, _SHOW = "Sizes", "What is sent", "Clocks", "When to stop", "Launch", "What is kept", "Screen"
+_SIZES, _WHAT, _MESH, _CLOCKS, _STOP = "Sizes", "What is sent", "Groups of training", "Clocks", "When to stop"
+_LAUNCH, _KEEP, _SHOW = "Launch", "What is kept", "Screen"
 
 
 def sweep(
@@ -50,6 +51,23 @@ def sweep(
         ),
     ] = None,
     pair: Annotated[str | None, typer.Option("--pair", metavar="A,B", help="pingpong between these two ranks only", rich_help_panel=_WHAT)] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option("--mesh", metavar="SPEC", help="all ranks as pp=2,dp=4,tp=8 or megatron:tp8,dp4,pp2", rich_help_panel=_MESH),
+    ] = None,
+    axis: Annotated[
+        str | None, typer.Option("--axis", metavar="LIST", help="axes of the mesh, all groups of one at once (default all)", rich_help_panel=_MESH)
+    ] = None,
+    solo: Annotated[bool, typer.Option("--solo", help="also one group of each axis alone: the contention factor", rich_help_panel=_MESH)] = False,
+    with_: Annotated[
+        str | None, typer.Option("--with", metavar="AXIS:COLLECTIVE", help="this kind at the same time: the slowdown factor", rich_help_panel=_MESH)
+    ] = None,
+    skew: Annotated[
+        float | None, typer.Option("--skew", metavar="F", help="all_to_all: one rank gets F times the mean", rich_help_panel=_MESH)
+    ] = None,
+    want: Annotated[
+        Path | None, typer.Option("--want", metavar="FILE", help="exactly what plan --emit asks for", rich_help_panel=_MESH)
+    ] = None,
     check_level: Annotated[int | None, typer.Option("-c", min=0, help="0: no data check (as nccl-tests)", rich_help_panel=_WHAT)] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="check the data of every case", rich_help_panel=_WHAT)] = True,
     clock: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 import typer
 
-from nccl_bench.errors import UsageError
+from nccl_bench.errors import DataError, UsageError
 from nccl_bench.measure.spec import (
     SweepSpec,
     parse_clocks,
@@ -20,10 +21,12 @@ from nccl_bench.measure.spec import (
     parse_roots,
     parse_sizes,
 )
+from nccl_bench.records import Want
 from nccl_bench.units import parse_seconds, parse_size
 
 MAX_CONFIG_NBYTES = 1 << 20
-_LONG = {"output_format": "format", "as_json": "json", "check_level": "c"}
+MAX_WANT_NBYTES = 16 << 20
+_LONG = {"output_format": "format", "as_json": "json", "check_level": "c", "with_": "with"}
 """Parameters whose long option has another name."""
 
 
@@ -43,6 +46,12 @@ class Options:
     placement: Literal["in", "out", "both"] | None
     shift: Literal["ring", "node", "both"] | None
     pair: str | None
+    mesh: str | None
+    axis: str | None
+    solo: bool
+    with_: str | None
+    skew: float | None
+    want: Path | None
     check_level: int | None
     check: bool
     clock: str
@@ -90,6 +99,12 @@ class Options:
             clocks=parse_clocks(self.clock),
             regime=self.regime,
             pair=parse_pair(self.pair) if self.pair is not None else None,
+            mesh=self.mesh,
+            axes=tuple(dict.fromkeys(word.strip() for word in (self.axis or "").split(",") if word.strip())),
+            solo=self.solo,
+            beside=self.with_,
+            skew=self.skew,
+            want=None if self.want is None else read_want(self.want).to_json(),
             iters=self.iters,
             warmup_iters=self.warmup_iters,
             precision=self.precision,
@@ -102,6 +117,24 @@ class Options:
             keep_ranks=self.keep_ranks,
             keep_batches=self.keep_batches,
         )
+
+
+def read_want(path: Path) -> Want:
+    """What a `plan --emit` file asks for. Raises UsageError where it cannot be read, DataError where it is none."""
+    try:
+        if path.stat().st_size > MAX_WANT_NBYTES:
+            raise DataError(f"{path}: more than 16 MiB is no file of plan --emit")
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise UsageError(f"--want {path}: {err.strerror or err}", "nccl-bench plan ... --emit FILE writes it") from err
+    except (ValueError, RecursionError) as err:
+        raise DataError(f"{path}: not JSON: {str(err).splitlines()[0]}") from err
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: no JSON object")
+    try:
+        return Want.from_json(record)
+    except DataError as err:
+        raise DataError(f"{path}: {err.why}", *err.hints) from err
 
 
 def _size(what: str, text: str | None) -> int | None:
@@ -135,7 +168,16 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 _LISTS = {"collectives", "variant"}
-_NUMBERS = {"stepfactor": float, "precision": float, "budget": float, "timeout": float, "iters": int, "warmup_iters": int, "nproc_per_node": int}
+_NUMBERS = {
+    "skew": float,
+    "stepfactor": float,
+    "precision": float,
+    "budget": float,
+    "timeout": float,
+    "iters": int,
+    "warmup_iters": int,
+    "nproc_per_node": int,
+}
 _CHOICES = {
     "placement": ("in", "out", "both"),
     "shift": ("ring", "node", "both"),
@@ -164,4 +206,4 @@ def _convert(path: Path, key: str, value: Any, param: str, default: Any) -> Any:
     text = ",".join(str(item) for item in value) if isinstance(value, list) else str(value)
     if param in _CHOICES and text not in _CHOICES[param]:
         raise UsageError(f"{path}: {key} is one of {' '.join(_CHOICES[param])}, not {text!r}")
-    return Path(text) if param == "out" else text
+    return Path(text) if param in ("out", "want") else text

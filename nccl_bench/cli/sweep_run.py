@@ -15,10 +15,12 @@ from nccl_bench.flows.sweep import torch_version
 from nccl_bench.flows.variants import parse_variants
 from nccl_bench.launch.launchers import Launch, from_environ
 from nccl_bench.launch.local import visible_gpus
-from nccl_bench.measure.cases import WorldFacts, expand, slot_nbytes
+from nccl_bench.measure.cases import WorldFacts, slot_nbytes
+from nccl_bench.measure.listing import axes_of, fitting_mesh, list_cases, mesh_of
 from nccl_bench.measure.spec import Backend, SweepSpec, check_backend, clocks_of, with_defaults
 from nccl_bench.records import RunHeader
 from nccl_bench.report.beside import Beside, algorithms_text
+from nccl_bench.report.contention import Contention, group_lines
 from nccl_bench.report.nccl_tests import NcclTestsLog
 from nccl_bench.report.progress import Progress
 from nccl_bench.report.sentence import Look
@@ -27,6 +29,8 @@ from nccl_bench.units import format_seconds, format_size
 
 CPU_RANKS = 2
 """Ranks of a self-launch without a GPU: the fewest that talk."""
+MOST_CPU_RANKS = 64
+"""A mesh larger than this is not started on one host's CPUs unasked."""
 CASE_EXTRA_S = 0.3
 """Seconds a case takes beyond its budget at most, for setting up, warming up and checking; for the estimate of --dry-run."""
 
@@ -36,6 +40,8 @@ def run(options: Options, environ: Mapping[str, str], argv: Sequence[str], stdou
     spec, variants = options.spec(), parse_variants(options.variant)
     launch = from_environ(environ, self_launch=options.nproc_per_node is not None)
     n_local = _n_local(options, launch, spec, environ)
+    if mesh_of(spec) is not None:
+        fitting_mesh(spec, n_local if launch.launcher == "none" else launch.world_size)
     if options.dry_run:
         return _dry_run(options, spec, launch, n_local, environ, stdout)
     torch_version()
@@ -64,7 +70,9 @@ def _n_local(options: Options, launch: Launch, spec: SweepSpec, environ: Mapping
         return 1
     if options.nproc_per_node is not None:
         return options.nproc_per_node
-    return (visible_gpus(environ) if spec.backend != "gloo" else 0) or CPU_RANKS
+    mesh = mesh_of(spec)
+    cpu_ranks = CPU_RANKS if mesh is None else min(mesh.size, MOST_CPU_RANKS)
+    return (visible_gpus(environ) if spec.backend != "gloo" else 0) or cpu_ranks
 
 
 def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, environ: Mapping[str, str], stdout: TextIO) -> Ended:
@@ -76,7 +84,7 @@ def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, en
     check_backend(spec, backend)
     spec = with_defaults(spec, backend)
     facts = WorldFacts(n_ranks=n_ranks, n_nodes=n_nodes, ranks_per_node=per_node, backend=backend, one_domain=n_nodes == 1, fp8=True)
-    planned = expand(spec, facts)
+    planned = list_cases(spec, facts)
     runnable = [item for item in planned if item.skip is None]
     largest = max((slot_nbytes(item.case) for item in runnable), default=0)
     upper_s = len(runnable) * ((spec.budget_s or 0.0) * 1.25 + CASE_EXTRA_S) + 10
@@ -87,7 +95,7 @@ def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, en
         stdout.write(json.dumps({"n_ranks": n_ranks, "backend": backend, "cases": rows, "at_most_s": upper_s, "buffers_nbytes": largest}) + "\n")
         return Ended(exit_code=0, why="")
     lines = [f"{n_ranks} ranks on {n_nodes} node{'' if n_nodes == 1 else 's'}, {backend}, {', '.join(clocks_of(spec, backend, n_nodes == 1))} clock"]
-    for name in spec.collectives:
+    for name in dict.fromkeys(item.case.collective for item in planned):
         mine = [item.case.requested_nbytes for item in runnable if item.case.collective == name and not item.lateness]
         skipped = sum(item.skip is not None for item in planned if item.case.collective == name)
         span = f"{format_size(min(mine))} to {format_size(max(mine))}" if mine else "none can run"
@@ -108,7 +116,7 @@ class _Screen:
         self.options, self.spec, self.stdout, self.stderr = options, spec, stdout, stderr
         self.progress = Progress(stderr, enabled=options.progress)
         self.table: SweepTable | NcclTestsLog | None = None
-        self.beside = Beside()
+        self.beside, self.contention = Beside(), Contention()
         self.header: RunHeader | None = None
         self.n_done = self.n_before = 0
         self.probing = False
@@ -145,7 +153,10 @@ class _Screen:
 
     def _row(self, event: flow.Kept) -> None:
         """One row; of variants, also what the last table lays side by side."""
+        self.contention.add(event.point)
         if isinstance(self.table, SweepTable):
+            if self.contention.special(event.point) and event.point.status == "ok":
+                return  # told at the end: no row of a table of collectives
             self.table.add(event.point, event.ceiling)
             self.beside.add(event.point)
         elif self.table is not None:
@@ -165,6 +176,11 @@ class _Screen:
             wide=self.options.wide,
             color=wants_color(self.stdout),
         )
+        mesh = mesh_of(self.spec)
+        if mesh is not None:
+            from nccl_bench.training.price_measured import run_seats
+
+            self.stdout.write("\n".join(group_lines(mesh, axes_of(self.spec), run_seats(header))) + "\n")
         return SweepTable(self.stdout, look)
 
     def _banner(self) -> None:
@@ -183,7 +199,7 @@ class _Screen:
         if self.table is not None:
             self.table.end()
         if isinstance(self.table, SweepTable):
-            self.stdout.write(self.beside.text() + algorithms_text(event.algorithms))
+            self.stdout.write(self.contention.text() + self.beside.text() + algorithms_text(event.algorithms))
         if self.header is not None and event.path is not None and not self.options.as_json and self.options.output_format == "table":
             self.stdout.write(f"\n{event.n_points} points in {event.path}\n")
         self._banner()

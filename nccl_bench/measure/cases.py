@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nccl_bench.collectives import COLLECTIVES, Placement, Shift, buffer_nbytes, count_elements, effective_nbytes
+from nccl_bench.collectives import COLLECTIVES, NCCL_TESTS_ALIGN, Placement, Shift, buffer_nbytes, count_elements, effective_nbytes
 from nccl_bench.dtypes import DTYPES
 from nccl_bench.errors import UsageError
 from nccl_bench.measure.spec import ALL_ROOTS, Backend, SweepSpec, clocks_of, placements_of, shifts_of, sizes_of
-from nccl_bench.records import Case, Clock
+from nccl_bench.records import Case, Clock, Json
 
 SLOT_ALIGN = 512
 """Buffers start at multiples of 512 B, as cudaMalloc'd ones do at least at 256 B (CUDA C programming guide, device memory accesses)."""
@@ -169,8 +171,57 @@ def _no_memory(case: Case, facts: WorldFacts) -> str | None:
 
 
 def slot_nbytes(case: Case) -> int:
-    """Bytes of one set of buffers of a case, each aligned to SLOT_ALIGN."""
-    return sum(-(-part // SLOT_ALIGN) * SLOT_ALIGN for part in buffer_nbytes(case.collective, case.nbytes, case.n_ranks, case.placement))
+    """Bytes of one set of buffers of a case, each aligned to SLOT_ALIGN; of two things at once, of both."""
+    if case.work is None:
+        return plain_nbytes(case)
+    work = json.loads(case.work)
+    if "skew" in work:
+        return aligned(case.nbytes) + aligned(math.ceil(case.nbytes * work["skew"]))
+    if "with" in work:
+        return plain_nbytes(case) + plain_nbytes(other_case(case, work["with"]))
+    if "gemm" in work:
+        return plain_nbytes(case) + sum(map(aligned, product_nbytes(work["gemm"], DTYPES[case.dtype].itemsize)))
+    return sum(map(aligned, product_nbytes(work, DTYPES[case.dtype].itemsize)))
+
+
+def plain_nbytes(case: Case) -> int:
+    """Bytes of the buffers of a case's collective alone."""
+    return sum(map(aligned, buffer_nbytes(case.collective, case.nbytes, case.n_ranks, case.placement)))
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of SLOT_ALIGN."""
+    return -(-nbytes // SLOT_ALIGN) * SLOT_ALIGN
+
+
+def skewed_shares(nbytes: int, n: int, skew: float, itemsize: int) -> tuple[int, int]:
+    """(bytes each rank sends to the hot one, and to each other): one rank of n gets `skew` times the mean, the rest share what is left."""
+    align = max(NCCL_TESTS_ALIGN, itemsize)
+    hot = int(nbytes / n * skew) // align * align
+    return hot, (nbytes - hot) // max(1, n - 1) // align * align
+
+
+def product_nbytes(row: Json, itemsize: int) -> tuple[int, ...]:
+    """Bytes of each tensor of a product (A, B, C), an attention (q, k, v, out) or a memory pass (source, target)."""
+    if "attention" in row:
+        a = row["attention"]
+        query, key = (int(a["batch"] * a["heads"] * a["dim"] * a[name]) * itemsize for name in ("seq", "full_seq"))
+        return query, key, key, query
+    if "pass_nbytes" in row:
+        half = int(row["pass_nbytes"]) // 2
+        return half, half
+    m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
+    return m * k * itemsize, k * n * itemsize, m * n * itemsize
+
+
+def other_case(case: Case, row: Json) -> Case:
+    """What runs beside a case, as a case of its own; `row` says axis, size of its groups, collective, dtype and bytes."""
+    name, itemsize = str(row["collective"]), DTYPES[row["dtype"]].itemsize
+    return replace(
+        case, collective=name, dtype=row["dtype"], op=row["op"], root=0 if COLLECTIVES[name].rooted else None, nbytes=row["nbytes"],
+        requested_nbytes=row["nbytes"], count=count_elements(name, row["nbytes"], row["n_ranks"], itemsize), n_ranks=row["n_ranks"],
+        axis=row["axis"], placement=COLLECTIVES[name].placements[0], shift="ring" if name == "sendrecv" else None, special=None, work=None,
+    )  # fmt: skip
 
 
 def largest_nbytes(name: str, facts: WorldFacts, placement: Placement) -> int | None:

@@ -6,6 +6,7 @@ line. Each slot's call is bound beforehand: between two clock reads there is the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import torch
 import torch.distributed
 
 from nccl_bench.collectives import COLLECTIVES, buffer_nbytes
-from nccl_bench.measure.cases import SLOT_ALIGN, slot_nbytes
+from nccl_bench.measure.cases import SLOT_ALIGN, aligned, skewed_shares, slot_nbytes
 from nccl_bench.measure.data import Region, Tiles, Wrong, poison
 from nccl_bench.measure.pattern import PREMUL_FACTOR, pattern_for, residue
 from nccl_bench.records import Case
@@ -46,6 +47,8 @@ class Op:
     tiles: Tiles
     timed: bool = True
     """Whether this rank's clock counts: of a ping-pong, the side that serves."""
+    lay: Callable[[], None] | None = None
+    """Fills what the regions do not tell: of a matrix product."""
     trips: int = 1
     """Messages on the critical path of one call: 2 for a ping-pong, whose time is half the round trip."""
 
@@ -54,6 +57,8 @@ class Op:
         poison(self.arena)
         for region in self.inputs:
             self.tiles.fill(region, self.values)
+        if self.lay is not None:
+            self.lay()
 
     def count_wrong(self) -> torch.Tensor:
         """Wrong elements in all slots' outputs, a 0-dim int64 tensor on the device."""
@@ -71,12 +76,15 @@ class Op:
         return Wrong(count=0)
 
 
-def prepare(case: Case, world: World, n_slots: int, pair: tuple[int, int] | None = None) -> Op:
-    """Buffers, calls and expectations of `case` in `n_slots` slots of the world's arena.
+def prepare(case: Case, world: World, n_slots: int, pair: tuple[int, int] | None = None, arena: torch.Tensor | None = None) -> Op:
+    """Buffers, calls and expectations of `case` in `n_slots` slots of `arena` (the world's where None).
 
+    A rank whose group stands still, or that is in none, gets calls that do nothing.
     Raises ValueError where torch has no such call; what the backend refuses shows at the first call.
     """
-    layout = _Layout(case, world, n_slots, pair)
+    layout = _Layout(case, world, n_slots, pair, world.arena if arena is None else arena)
+    if layout.idle:
+        return _idle(case, layout, world.tiles, n_slots)
     pattern = pattern_for(case.dtype, case.op, case.n_ranks)
     build = _BUILDERS[case.collective]
     parts = [build(layout, slot) for slot in range(n_slots)]
@@ -95,6 +103,13 @@ def prepare(case: Case, world: World, n_slots: int, pair: tuple[int, int] | None
     )
 
 
+def _idle(case: Case, layout: _Layout, tiles: Tiles, n_slots: int) -> Op:
+    calls = (lambda: None,) * n_slots
+    return Op(
+        case=case, calls=calls, arena=layout.arena[:0], inputs=(), outputs=(), values=(), expected=(), tolerance=0.0, tiles=tiles, timed=False
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One slot: its call, and the regions it reads and writes."""
@@ -107,12 +122,15 @@ class _Part:
 class _Layout:
     """Where the buffers of each slot lie, and who the peers are."""
 
-    def __init__(self, case: Case, world: World, n_slots: int, pair: tuple[int, int] | None) -> None:
-        self.case, self.world, self.n, self.rank = case, world, case.n_ranks, world.rank
+    def __init__(self, case: Case, world: World, n_slots: int, pair: tuple[int, int] | None, arena: torch.Tensor) -> None:
+        team = world.team(case.axis)
+        self.case, self.world, self.n, self.rank = case, world, case.n_ranks, team.rank
+        self.group, self.ranks = team.group, team.ranks
+        self.idle = team.rank < 0 or (case.special == "solo" and team.ranks != team.kind.groups[0])
         dtype: torch.dtype = getattr(torch, case.dtype)
         self.dtype = dtype
         self.stride = slot_nbytes(case)
-        self.arena = world.arena[: self.stride * n_slots]
+        self.arena = arena[: self.stride * n_slots]
         self.send_nbytes, self.recv_nbytes = buffer_nbytes(case.collective, case.nbytes, case.n_ranks, case.placement)
         self.part = case.nbytes // self.dtype.itemsize // case.n_ranks
         """Elements of one rank's share, where the size is shared out."""
@@ -169,7 +187,7 @@ def _rows(tensor: torch.Tensor, n: int, slot: int, start: int = 0) -> Region:
 
 
 def _all_reduce(at: _Layout, slot: int) -> _Part:
-    buffer, op, group = at.send(slot), at.op, at.world.group
+    buffer, op, group = at.send(slot), at.op, at.group
     return _Part(lambda: dist.all_reduce(buffer, op, group), (_row(buffer, at.rank, slot),), (_row(buffer, 0, slot),))
 
 
@@ -178,7 +196,7 @@ def _all_gather(at: _Layout, slot: int) -> _Part:
     output = at.recv(slot)
     mine = output[at.rank * at.part : (at.rank + 1) * at.part] if in_place else at.send(slot)
     gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    out, own, group = at.raw(output), at.raw(mine), at.world.group
+    out, own, group = at.raw(output), at.raw(mine), at.group
     return _Part(lambda: gather(out, own, group), (_row(mine, at.rank, slot),), (_rows(output, at.n, slot),))
 
 
@@ -186,45 +204,63 @@ def _reduce_scatter(at: _Layout, slot: int) -> _Part:
     source = at.send(slot)
     output = source[at.rank * at.part : (at.rank + 1) * at.part] if at.case.placement == "in" else at.recv(slot)
     scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    op, group = at.op, at.world.group
+    op, group = at.op, at.group
     return _Part(lambda: scatter(output, source, op, group), (_row(source, at.rank, slot),), (_row(output, 0, slot, at.rank * at.part),))
 
 
 def _all_to_all(at: _Layout, slot: int) -> _Part:
+    if at.case.work is not None:
+        return _uneven(at, slot)
     source, output = at.send(slot), at.recv(slot)
-    out, own, group = at.raw(output), at.raw(source), at.world.group
+    out, own, group = at.raw(output), at.raw(source), at.group
     received = _rows(output, at.n, slot, at.rank * at.part)
     return _Part(lambda: dist.all_to_all_single(out, own, None, None, group), (_row(source, at.rank, slot),), (received,))
 
 
+def _uneven(at: _Layout, slot: int) -> _Part:
+    """Every rank sends the first of its group more than the others: a popular expert."""
+    itemsize, n = at.dtype.itemsize, at.n
+    assert at.case.work is not None
+    hot, rest = (part // itemsize for part in skewed_shares(at.case.requested_nbytes, n, json.loads(at.case.work)["skew"], itemsize))
+    splits = [hot, *([rest] * (n - 1))]
+    start = slot * at.stride
+    source = at.arena[start : start + at.case.nbytes].view(at.dtype)
+    received = n * splits[at.rank]
+    first = start + aligned(at.case.nbytes)
+    output = at.arena[first : first + received * itemsize].view(at.dtype)
+    out, own, group, into = at.raw(output), at.raw(source), at.group, [splits[at.rank]] * n
+    rows = _rows(output, n, slot, sum(splits[: at.rank]))
+    return _Part(lambda: dist.all_to_all_single(out, own, into, splits, group), (_row(source, at.rank, slot),), (rows,))
+
+
 def _broadcast(at: _Layout, slot: int) -> _Part:
     buffer, root = at.send(slot), at.root(slot)
-    raw, group = at.raw(buffer), at.world.group
+    raw, group = at.raw(buffer), at.group
     sent = (_row(buffer, at.rank, slot),) if at.rank == root else ()
-    return _Part(lambda: dist.broadcast(raw, root, group), sent, (_row(buffer, root, slot, what=f" from root {root}"),))
+    return _Part(lambda: dist.broadcast(raw, at.ranks[root], group), sent, (_row(buffer, root, slot, what=f" from root {root}"),))
 
 
 def _reduce(at: _Layout, slot: int) -> _Part:
-    buffer, root, op, group = at.send(slot), at.root(slot), at.op, at.world.group
+    buffer, root, op, group = at.send(slot), at.root(slot), at.op, at.group
     received = (_row(buffer, 0, slot, what=f" at root {root}"),) if at.rank == root else ()
-    return _Part(lambda: dist.reduce(buffer, root, op, group), (_row(buffer, at.rank, slot),), received)
+    return _Part(lambda: dist.reduce(buffer, at.ranks[root], op, group), (_row(buffer, at.rank, slot),), received)
 
 
 def _gather(at: _Layout, slot: int) -> _Part:
-    source, output, root, group = at.send(slot), at.recv(slot), at.root(slot), at.world.group
+    source, output, root, group = at.send(slot), at.recv(slot), at.root(slot), at.group
     own, is_root = at.raw(source), at.rank == root
     parts = list(at.raw(output).chunk(at.n)) if is_root else None
     received = (_rows(output, at.n, slot),) if is_root else ()
-    return _Part(lambda: dist.gather(own, parts, root, group), (_row(source, at.rank, slot),), received)
+    return _Part(lambda: dist.gather(own, parts, at.ranks[root], group), (_row(source, at.rank, slot),), received)
 
 
 def _scatter(at: _Layout, slot: int) -> _Part:
-    source, output, root, group = at.send(slot), at.recv(slot), at.root(slot), at.world.group
+    source, output, root, group = at.send(slot), at.recv(slot), at.root(slot), at.group
     out, is_root = at.raw(output), at.rank == root
     parts = list(at.raw(source).chunk(at.n)) if is_root else None
     sent = (_row(source, at.rank, slot),) if is_root else ()
     received = _row(output, root, slot, at.rank * at.part, f" from root {root}")
-    return _Part(lambda: dist.scatter(out, parts, root, group), sent, (received,))
+    return _Part(lambda: dist.scatter(out, parts, at.ranks[root], group), sent, (received,))
 
 
 def _sendrecv(at: _Layout, slot: int) -> _Part:
@@ -266,13 +302,13 @@ def _exchange(at: _Layout, source: torch.Tensor, to: int | None, output: torch.T
 
     Both ways stay on the world's communicator; bare send and recv would build one for each pair (DESIGN.md section 4).
     """
-    group = at.world.group
+    group = at.group
     if _by_splits(at):
         into, out = ([tensor.numel() if rank == peer else 0 for rank in range(at.n)] for tensor, peer in ((source, to), (output, of)))
         sent, received = source if to is not None else source[:0], output if of is not None else output[:0]
         return lambda: dist.all_to_all_single(received, sent, out, into, group)
-    batch = [] if to is None else [dist.P2POp(dist.isend, at.raw(source), to, group)]
-    batch += [] if of is None else [dist.P2POp(dist.irecv, at.raw(output), of, group)]
+    batch = [] if to is None else [dist.P2POp(dist.isend, at.raw(source), at.ranks[to], group)]
+    batch += [] if of is None else [dist.P2POp(dist.irecv, at.raw(output), at.ranks[of], group)]
     return lambda: _batched(batch)
 
 

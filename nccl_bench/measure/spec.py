@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, get_args
 from nccl_bench.collectives import COLLECTIVES, DEFAULT_COLLECTIVES, Placement, Shift, find
 from nccl_bench.dtypes import DTYPES, OPS, find_dtype, find_op
 from nccl_bench.errors import UsageError
+from nccl_bench.groups import axis_groups, parse_mesh
 from nccl_bench.records import Clock, Register
 from nccl_bench.units import MAX_NBYTES, format_size, parse_size
 
@@ -62,8 +63,21 @@ class SweepSpec:
     keep_batches: bool = False
     variant: str | None = None
     """Name of the variant that this pass runs; its environment is the workers'."""
+    mesh: str | None = None
+    """All ranks as a mesh (groups.parse_mesh): each axis is measured, all its groups at once."""
+    axes: tuple[str, ...] = ()
+    """Of the mesh; empty: all that have more than one rank."""
+    solo: bool = False
+    """Also with one group of each axis alone."""
+    beside: str | None = None
+    """ "dp:reduce_scatter": this kind at the same time, on another axis."""
+    skew: float | None = None
+    """all_to_all: the largest share over the mean."""
+    want: dict[str, Any] | None = None
+    """What `plan --emit` asks for (records.Want as JSON), in place of collectives and sizes."""
 
     def __post_init__(self) -> None:
+        check_mesh(self)
         _check_sizes(self)
         _check_numbers(self)
         _check_combinations(self)
@@ -82,6 +96,41 @@ class SweepSpec:
     def digest(self) -> str:
         """Short hash by which ranks see that they were given the same options."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_mesh(spec: SweepSpec) -> None:
+    """Raise UsageError where mesh options do not go together, or name what is not there."""
+    if spec.want is not None:
+        if spec.mesh is not None or spec.beside is not None or spec.skew is not None or spec.sizes is not None:
+            raise UsageError("--want says itself what is measured", "leave out --mesh, --axis, --with, --skew and --sizes")
+        parse_mesh(str(spec.want.get("mesh")), "--want")
+        return
+    if spec.mesh is None:
+        given = [name for name, on in (("--axis", spec.axes), ("--solo", spec.solo), ("--with", spec.beside)) if on]
+        if given:
+            raise UsageError(f"{given[0]} needs --mesh", "for example --mesh pp=2,dp=4,tp=8 --axis tp")
+    else:
+        mesh = parse_mesh(spec.mesh)
+        for axis in spec.axes:
+            axis_groups(mesh, axis)
+        if spec.pair is not None:
+            raise UsageError("--pair names two ranks of all; it does not go with --mesh")
+    if spec.beside is not None:
+        axis, name = parse_beside(spec.beside)
+        axis_groups(parse_mesh(spec.mesh or ""), axis)
+        find(name)
+        if axis in spec.axes:
+            raise UsageError(f"--with {spec.beside}: a kind is not measured beside itself", "name another axis")
+    if spec.skew is not None and (spec.collectives != ("all_to_all",) or not 1.0 < spec.skew < 1e6):
+        raise UsageError("--skew belongs to all_to_all, and is more than 1", "nccl-bench sweep all_to_all --skew 2: one rank gets twice the mean")
+
+
+def parse_beside(text: str) -> tuple[str, str]:
+    """(axis, collective) of "dp:reduce_scatter". Raises UsageError."""
+    axis, colon, name = text.rpartition(":")
+    if not colon or not axis:
+        raise UsageError(f"--with {text!r} is not AXIS:COLLECTIVE", "for example --with dp:reduce_scatter")
+    return axis, find(name).name
 
 
 def _check_sizes(spec: SweepSpec) -> None:

@@ -19,11 +19,12 @@ from nccl_bench.measure.data import Wrong
 from nccl_bench.measure.events import Series, estimate_us
 from nccl_bench.measure.gpu_state import REASONS, GpuState, reason_names
 from nccl_bench.measure.ops import Op, prepare
+from nccl_bench.measure.points import GEMM, group_of_case, is_refusal, point_of, wrong_words
 from nccl_bench.measure.spec import SweepSpec
 from nccl_bench.measure.stats import median
 from nccl_bench.measure.stopping import MAX_BATCHES, OPS_FAST, StopRule, batches_per_series, ops_per_batch
 from nccl_bench.measure.world import CollectiveError, OverdueError, World, first_line
-from nccl_bench.records import Case, Clock, Group, Json, Point, with_bandwidth
+from nccl_bench.records import Case, Clock, Json, Point, with_bandwidth
 
 FIRST_WARMUP_S = 1.0
 """The first case warms up at least so long: clocks, power and lazily made connections settle (DESIGN.md section 2)."""
@@ -39,6 +40,8 @@ CACHE_TURNS = 2
 Report = Callable[[str, int], None]
 """Called with (phase, batch): the rank is alive, and the time-out starts anew."""
 Prepare = Callable[..., Op]
+Make = Callable[[int], Op]
+"""An operation for a number of slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,26 +89,42 @@ class Sweeper:
     def measure(self, planned: Planned, report: Report) -> Measured:
         """The result of one case. Raises CollectiveError, OverdueError."""
         if planned.skip is not None:
-            return Measured(point=_point(planned.case, status="skipped", reason=planned.skip))
+            return Measured(point=point_of(planned.case, status="skipped", reason=planned.skip))
         case = planned.case
         if slot_nbytes(case) > self.world.arena.numel():
             return Measured(
-                point=_point(case, status="skipped", reason=f"out of memory: {slot_nbytes(case)} bytes of buffers could not be had on every rank")
+                point=point_of(case, status="skipped", reason=f"out of memory: {slot_nbytes(case)} bytes of buffers could not be had on every rank")
             )
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         report("setup", 0)
-        refusal = self._try_once(case)
+        if case.collective != GEMM and case.work is not None and "skew" not in case.work:
+            from nccl_bench.measure.overlap import measure_both
+
+            return measure_both(self, case, report, started_at)
+        return self.run(case, self._maker(case), report, started_at, lateness=planned.lateness)
+
+    def _maker(self, case: Case) -> Make:
+        """How the case's operation is made for a number of slots."""
+        if case.collective == GEMM:
+            from nccl_bench.measure.gemm import prepare_product
+
+            return lambda n_slots: prepare_product(case, self.world, n_slots)
+        return lambda n_slots: self._prepare(case, self.world, n_slots, self.spec.pair)
+
+    def run(self, case: Case, make: Make, report: Report, started_at: str, *, lateness: bool = False, check: bool = True) -> Measured:
+        """Warm up, time and, where asked, check the operation that `make` gives. Raises CollectiveError, OverdueError."""
+        refusal = self._try_once(case, make)
         if refusal is not None:
-            return Measured(point=_point(case, status="skipped", reason=refusal))
-        run = self._start(case, report)
-        measured = self._finish(run, self._time(run, planned.lateness), started_at)
+            return Measured(point=point_of(case, status="skipped", reason=refusal))
+        run = self._start(case, make, report)
+        measured = self._finish(run, self._time(run, lateness), started_at, check=check and self.spec.check and case.collective != GEMM)
         # Not in a `finally`: after a hang nothing may be destroyed, resetting a graph that hangs would hang too.
         run.timer.close()
         return measured
 
-    def _try_once(self, case: Case) -> str | None:
+    def _try_once(self, case: Case, make: Make) -> str | None:
         """One call, untimed: connections are made, and what the backend refuses is found out; the refusal, or None."""
-        trial = self._prepare(case, self.world, 1, self.spec.pair)
+        trial = make(1)
         trial.fill()
         refusal = ""
         try:
@@ -113,23 +132,25 @@ class Sweeper:
         except (TypeError, ValueError, NotImplementedError) as err:
             refusal = first_line(err)
         except RuntimeError as err:
-            if not _is_refusal(err):
+            if not is_refusal(err):
                 raise CollectiveError(f"{case.label()}: {first_line(err)}") from err
             refusal = first_line(err)
         if self.world.agree(not refusal):
             return None
         return f"{self.world.backend} refused it: {refusal or 'on another rank'}"
 
-    def _start(self, case: Case, report: Report) -> _Run:
+    def _start(self, case: Case, make: Make, report: Report) -> _Run:
         world, isolated = self.world, case.regime == "isolated"
         n_max = self._max_slots(case)
-        look = self._prepare(case, world, min(n_max, 8), self.spec.pair)
+        look = make(min(n_max, 8))
+        if look.lay is not None:
+            look.lay()
         op_us = self._guard(case, lambda: estimate_us(world, look.calls, look.timed)) / look.trips
         k = min(ops_per_batch(op_us, self.spec.iters), n_max) if case.clock == "graph" else ops_per_batch(op_us, self.spec.iters)
         if case.clock == "graph" and self.spec.iters is not None:
             k = max(d for d in range(1, k + 1) if self.spec.iters % d == 0)
         n_slots = k if case.clock == "graph" else min(n_max, max(k, self._cache_slots(case)))
-        op = self._prepare(case, world, n_slots, self.spec.pair)
+        op = make(n_slots)
         op.fill()
         timer, reason = self._timer(case.clock, op, k, isolated)
         return _Run(world=world, spec=self.spec, case=case, op=op, report=report, timer=timer, clock_reason=reason)
@@ -254,17 +275,16 @@ class Sweeper:
             run.sm_mhz = state[0]
             run.throttle = {name: bool(state[1] & bit) for name, bit in REASONS.items()}
 
-    def _finish(self, run: _Run, rule: StopRule, started_at: str) -> Measured:
+    def _finish(self, run: _Run, rule: StopRule, started_at: str, *, check: bool) -> Measured:
         world, timer, case = run.world, run.timer, run.case
         times = rule.times()
-        base = _point(case, clock=timer.name, clock_reason=run.clock_reason, started_at=started_at)
+        base = point_of(case, clock=timer.name, clock_reason=run.clock_reason, started_at=started_at)
         if times is None:
             return Measured(point=replace(base, status="failed", reason=_no_times(timer)))
-        wrong_count, wrong = self._check(run) if self.spec.check else (None, None)
+        wrong_count, wrong = self._check(run) if check else (None, None)
         own = math.fsum(run.own_us) / len(run.own_us) if run.own_us else 0.0
-        (total,) = world.sum_reduce((own,))
+        total, n_timed = world.sum_reduce((own, float(run.op.timed)))
         low_mhz, *flags = world.max_reduce((-run.sm_mhz if math.isfinite(run.sm_mhz) else -math.inf, *map(float, run.throttle.values())))
-        n_timed = world.size if case.collective != "pingpong" else max(1, 1 if self.spec.pair else world.size // 2)
         point = replace(
             base,
             iters=len(rule.batches) * timer.k,
@@ -274,16 +294,19 @@ class Sweeper:
             ops_per_batch=1 if timer.sample == "op" else timer.k,
             sample=timer.sample,
             time_us=times,
-            mean_over_ranks_us=total / n_timed,
+            mean_over_ranks_us=total / max(1.0, n_timed),
             window_us=run.window_us,
             n_wrong=wrong_count,
             stop=rule.done() or "time",
             sm_mhz_min=int(-low_mhz) if math.isfinite(low_mhz) else None,
             throttle=reason_names(dict(zip(REASONS, (flag > 0 for flag in flags), strict=True))) if math.isfinite(low_mhz) else None,
         )
-        point = with_bandwidth(point, times.median)
+        if case.collective != GEMM:
+            point = with_bandwidth(point, times.median)
+        if case.axis is not None:
+            point = replace(point, group=group_of_case(case, world.team(case.axis).kind, world.gather(own)))
         if wrong_count:
-            point = replace(point, status="failed", reason=_wrong_words(wrong_count, wrong))
+            point = replace(point, status="failed", reason=wrong_words(wrong_count, wrong))
         elif self.spec.warmup_iters == 0:
             point = replace(point, reason="not warmed up (-w 0): the first batch includes making connections")
         return Measured(point=point, batches_us=tuple(rule.batches), lateness_us=self._lateness(run), wrong=wrong)
@@ -346,39 +369,10 @@ def cache_nbytes(world: World) -> int:
     return int(torch.cuda.get_device_properties(world.device).L2_cache_size)
 
 
-def _point(case: Case, **more: object) -> Point:
-    fields = {name: getattr(case, name) for name in Case.__slots__ if name != "axis"}
-    values: dict[str, object] = {**fields, "group": Group(axis=case.axis, size=case.n_ranks), **more}
-    return Point(**values)  # type: ignore[arg-type]
-
-
-def _is_refusal(err: RuntimeError) -> bool:
-    """Whether a backend says that it has no such call, type or reduction, rather than that a call failed."""
-    text = str(err).lower()
-    words = (
-        "not support",
-        "unsupported",
-        "invalid scalar type",
-        "cannot use reduceop",
-        "can't be cast",
-        "not implemented",
-        "invalid data type",
-        "ncclinvalidargument",
-    )
-    return any(word in text for word in words)
-
-
 def _no_times(timer: Timer) -> str:
     if isinstance(timer, QueuedTimer):
         return f"enqueueing {timer.k} calls outlasted a spin of {timer.spin_s * 1e3:.0f} ms every time"
     return "the clock gave no usable time"
-
-
-def _wrong_words(count: int, wrong: Json | None) -> str:
-    if wrong is None:
-        return f"{count} wrong elements"
-    place = f"rank {wrong['rank']}, {wrong['where']}, element {wrong['index']}"
-    return f"{count} wrong elements, first on {place}: expected {wrong['expected']:g}, got {wrong['got']}"
 
 
 __all__ = ["CollectiveError", "Measured", "OverdueError", "Sweeper", "passes"]

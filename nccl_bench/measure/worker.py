@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from nccl_bench.errors import BUG, NcclBenchError, WrongDataError
 from nccl_bench.fabric.detect import node_facts
+from nccl_bench.groups import kind_of
 from nccl_bench.launch.channel import Phase, WorkerChannel
-from nccl_bench.measure.cases import Planned, expand, slot_nbytes
+from nccl_bench.measure.cases import Planned, slot_nbytes
+from nccl_bench.measure.listing import axes_of, list_cases, mesh_of
 from nccl_bench.measure.nccl_library import running_nccl
 from nccl_bench.measure.spec import SweepSpec, check_backend, with_defaults
 from nccl_bench.records import Json
@@ -160,7 +162,10 @@ def _sweep(
     from nccl_bench.measure.sweep import Sweeper, passes
 
     facts = world.facts(spec, clique)
-    planned = expand(spec, facts)
+    planned = list_cases(spec, facts)
+    mesh = mesh_of(spec)
+    if mesh is not None:
+        world.make_teams([kind_of(mesh, axis) for axis in axes_of(spec)])
     got = world.reserve(arena_sizes(planned, facts.memory_nbytes or 0, POOL_NBYTES[world.backend]), spec.register)
     channel.send("cases", n=len(planned), facts=asdict(facts), arena_nbytes=got, precision=spec.precision, budget_s=spec.budget_s)
     gpu = GpuState(str(device["uuid"])) if device and world.on_gpu else None

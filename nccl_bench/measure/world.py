@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +14,7 @@ import torch
 import torch.distributed
 
 from nccl_bench.errors import LaunchError, UsageError, WorldError
+from nccl_bench.groups import WORLD_AXIS, Kind
 from nccl_bench.launch.values import Json
 from nccl_bench.measure.cases import WorldFacts
 from nccl_bench.measure.data import Tiles, tiles_for
@@ -61,6 +62,20 @@ class Seatings:
         return cls(size=go["world_size"], **{name: go[name] for name in names})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """The group of one axis that this rank is in."""
+
+    group: Any
+    """torch's process group; None where this rank takes no part in any."""
+    rank: int
+    """In the group; -1 where it takes no part."""
+    ranks: tuple[int, ...]
+    """World ranks, in the group's order."""
+    kind: Kind
+    """All groups of the axis."""
+
+
 class World:
     """All ranks, as one group; the only place that talks to torch.distributed outside the timed calls."""
 
@@ -79,6 +94,7 @@ class World:
         self._one: torch.Tensor
         self._staging: tuple[torch.Tensor, torch.Tensor]
         self._pool: Any = None
+        self._teams: dict[str, Team] = {}
 
     @property
     def on_gpu(self) -> bool:
@@ -109,6 +125,36 @@ class World:
         self.setup["first_collective_s"] = time.monotonic() - started
         self.tiles = tiles_for(self.device)
         self.set_deadline()
+
+    def make_teams(self, kinds: Iterable[Kind]) -> None:
+        """Form the groups of these kinds, on all ranks in the same order; once a kind. Raises CollectiveError."""
+        for kind in kinds:
+            if kind.axis not in self._teams:
+                mine = next((group for group in kind.groups if self.rank in group), ())
+                group = self.group if len(mine) == self.size else self._form(kind)
+                rank = mine.index(self.rank) if mine else -1
+                self._teams[kind.axis] = Team(group=group if mine else None, rank=rank, ranks=mine, kind=kind)
+
+    def team(self, axis: str | None) -> Team:
+        """This rank's group of an axis; the world for None."""
+        if axis is not None:
+            return self._teams[axis]
+        everyone = tuple(range(self.size))
+        return Team(group=self.group, rank=self.rank, ranks=everyone, kind=Kind(axis=WORLD_AXIS, size=self.size, groups=(everyone,)))
+
+    def _form(self, kind: Kind) -> Any:
+        """This rank's group. One split of the world's communicator on NCCL; on gloo every group in turn, as torch asks."""
+        groups = [list(ranks) for ranks in kind.groups]
+        everyone = sum(map(len, groups)) == self.size
+        with _collective(f"forming the groups of {kind.axis}"):
+            if self.on_gpu and everyone and hasattr(dist, "split_group"):
+                return dist.split_group(split_ranks=groups)
+            limit = timedelta(seconds=self.timeout_s + 60 if self.on_gpu else self.timeout_s)
+            mine = None
+            for ranks in groups:
+                made = dist.new_group(ranks, timeout=limit)
+                mine = made if self.rank in ranks else mine
+            return mine
 
     def close(self) -> None:
         """Destroy the group: without it a gloo rank can abort at exit (seen in 4 of 7 two-rank runs, torch 2.13)."""

@@ -61,13 +61,13 @@ def _change(answer: Answer, fabric: Fabric) -> list[str]:
 
 def _memory(answer: Answer, wide: bool) -> list[str]:
     memory, heaviest = answer.memory, answer.memory.heaviest
-    used = f"{memory.nbytes / 1e9:.0f}"
+    used = f"{memory.nbytes / 1e9:.0f}" if memory.nbytes >= 1e10 else f"{memory.nbytes / 1e9:.2f}"
     if memory.of_nbytes is None:
         line = f"memory: {used} GB on the heaviest stage ({heaviest.stage}); the GPU's is not known (--gpu-mem)"
     else:
         line = f"memory: {memory.verdict}: {used} of {memory.of_nbytes / 1e9:.0f} GB on the heaviest stage ({heaviest.stage})"
     parts = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in heaviest.parts.items() if value >= 5e7)
-    return [line, f"  {parts} GB", *([f"  stage {row.stage}: {row.nbytes / 1e9:.1f} GB" for row in memory.stages] if wide else [])]
+    return [line, *([f"  {parts} GB"] if parts else []), *([f"  stage {row.stage}: {row.nbytes / 1e9:.1f} GB" for row in memory.stages] if wide else [])]
 
 
 def _groups(answer: Answer, fabric: Fabric) -> list[str]:

@@ -200,7 +200,8 @@ def heading(point: Point, look: Look) -> str:
     ranks = f"{n_ranks} rank{'' if n_ranks == 1 else 's'}"
     nodes = "" if look.n_nodes is None else f", {look.n_nodes} node{'' if look.n_nodes == 1 else 's'}"
     if group is not None and group.axis is not None:
-        ranks = f"axis {group.axis}: {group.n_groups} groups of {group.size} ranks"
+        plural = "" if group.n_groups == 1 else "s"
+        ranks = f"axis {group.axis}: {group.n_groups} group{plural} of {group.size} ranks"
     parts = [
         point.collective,
         ranks + nodes,

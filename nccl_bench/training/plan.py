@@ -105,7 +105,7 @@ def what_ifs(model: Model, layout: Layout, fabric: Fabric, cost: StepCost) -> tu
     now = cost.step_s["mid"]
     tries: list[tuple[str, Layout, Pricer]] = [
         ("NICs twice as fast", layout, faster(fabric.pricer, across=2.0)),
-        ("NVLink 20 % faster", layout, faster(fabric.pricer, inside=1.2)),
+        ("links in a node (NVLink) 20 % faster", layout, faster(fabric.pricer, inside=1.2)),
     ]
     for name, text in OVERLAP_WORDS.items():
         other = replace(layout, overlap=layout.overlap | {name})

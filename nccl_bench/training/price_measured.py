@@ -128,7 +128,8 @@ def _shape(header: RunHeader, seats: Sequence[tuple[int, int]], axis: str | None
             return None
         taken = [node for node, _local in seats[:n_ranks]]
         return n_ranks, len(set(taken)), max((taken.count(node) for node in set(taken)), default=1)
-    text = header.spec.get("mesh")
+    want = header.spec.get("want")
+    text = want.get("mesh") if isinstance(want, Mapping) else header.spec.get("mesh")
     if not isinstance(text, str):
         return None
     kind = kind_of(parse_mesh(text), axis)
