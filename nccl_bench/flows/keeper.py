@@ -117,7 +117,7 @@ class Keeper:
             return
         kept = event.kept if event.exit_code else complaining(event.kept)
         words, where = in_few_words(kept, event.lines), self.writer.path / STDERR
-        if not keep_noise(self.writer.path, kept):
+        if not keep_noise(self.writer.path, kept, event.ras):
             return
         if event.exit_code:
             self._said = (*(f"output        {text}" for text in words), f"output kept   {where}")

@@ -26,14 +26,15 @@ _PREFIXES = (
 """What differs between ranks in one message: torch's "[rank3]: ", NCCL's "host:pid:thread [gpu] ", torch's logger's time."""
 
 
-def keep_noise(path: Path, kept: Mapping[int, Sequence[str]]) -> bool:
-    """Write what workers wrote last, a file a rank; True where anything was kept."""
+def keep_noise(path: Path, kept: Mapping[int, Sequence[str]], ras: Sequence[str] = ()) -> bool:
+    """Write what workers wrote last, a file a rank, and the report of NCCL's RAS threads; True where anything was kept."""
+    files = {f"rank-{rank}.txt": lines for rank, lines in sorted(kept.items())[:MAX_FILES]} | {"nccl-ras.txt": ras}
     written = False
-    for rank, lines in sorted(kept.items())[:MAX_FILES]:
+    for name, lines in files.items():
         if lines:
             with contextlib.suppress(OSError):  # the run's own error counts, not this
                 (path / STDERR).mkdir(exist_ok=True)
-                (path / STDERR / f"rank-{rank}.txt").write_text("\n".join(lines) + "\n")
+                (path / STDERR / name).write_text("\n".join(lines) + "\n")
                 written = True
     return written
 

@@ -15,6 +15,7 @@ from nccl_bench.launch.ending import verdict_of
 from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.placement import absent, seats, unlike, whom
 from nccl_bench.launch.preflight import Check
+from nccl_bench.launch.ras import Inquiry
 from nccl_bench.launch.values import Event, Go, Joined, Plan, Seat
 
 Json = dict[str, Any]
@@ -53,6 +54,9 @@ class Lead:
         self._broken = False
         self.noise: dict[int, tuple[str, ...]] = {}
         """What workers of all ranks wrote last, as far as they told."""
+        self.ras = Inquiry(None)
+        self.ras_address: str | None = None
+        """Where NCCL's RAS threads of this host listen; None where they do not."""
         self._meet_s = 0.0
 
     def begin(self, started_s: float) -> None:
@@ -73,6 +77,8 @@ class Lead:
         Before all have met, the others may be about to come with the same error (an option that all were given).
         """
         self._broken = True
+        if reason["kind"] in ("hang", "comm"):
+            self.ras = Inquiry(self.ras_address)
         met = bool(self._seats) or reason["kind"] != "own"
         self._board.collect(FACTS, self._n, timeout_s, lambda facts, _: self._on_facts(reason, facts), present=met)
 
@@ -113,9 +119,12 @@ class Lead:
             self._refuse(WorldError(f"rank 0's worker opened no store in {self._limit_s:.0f} s"))
 
     def _on_facts(self, reason: Mapping[str, Any], facts: dict[int, Json]) -> None:
+        if self.ras.going_on:  # it ends soon, and before it does the workers must live
+            return self._owner.after(0.05, lambda: self._on_facts(reason, facts))
         self._listen(facts)
         hosts = {rank: str(join["host"]) for rank, join in self._joins.items()} or dict(enumerate(self._launch.rank_hosts))
         self._owner.announce(blame(facts, world_size=self._n, reason=reason, timeout_s=self._plan.timeout_s, hosts=hosts))
+        return None
 
     def _listen(self, told: Mapping[int, Json]) -> None:
         self.noise = {rank: tuple(one["lines"]) for rank, one in sorted(told.items()) if one.get("lines")}

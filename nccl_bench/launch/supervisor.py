@@ -29,6 +29,7 @@ from nccl_bench.launch.launchers import Launch
 from nccl_bench.launch.lead import Lead
 from nccl_bench.launch.meeting import Meeting, Search, address_of, meet_alone, who_am_i
 from nccl_bench.launch.placement import absent
+from nccl_bench.launch.ras import ADDRESS, ras_environ
 from nccl_bench.launch.signals import Signals
 from nccl_bench.launch.timers import Timers
 from nccl_bench.launch.values import Event, Finished, Go, Limits, Plan, Seat, Started
@@ -101,7 +102,7 @@ class Supervisor:
         verdict = self._ending.verdict
         finished = Finished(
             exit_code=verdict.exit_code, why=verdict.why, lines=verdict.lines, hang=verdict.hang,
-            kept={**(self._lead.noise if self._lead else {}), **self._crew.kept()},
+            kept={**(self._lead.noise if self._lead else {}), **self._crew.kept()}, ras=self._lead.ras.lines if self._lead else (),
         )  # fmt: skip
         self._linger_s = tell_torchrun(self._environ, finished.exit_code, finished.why, finished.lines, guilty=self._guilty)
         try:
@@ -145,8 +146,6 @@ class Supervisor:
             self._on_board_lost(board)
         elif board.fileno() >= 0:
             self._selector.modify(board, selectors.EVENT_READ | (0 if all_sent else selectors.EVENT_WRITE), _nothing)
-
-    # ---- meeting
 
     def _begin(self) -> None:
         """Start the workers at once, they import while the ranks meet; without a local rank they wait for a seat."""
@@ -231,8 +230,6 @@ class Supervisor:
             except LaunchError as err:
                 self._fail(err)
 
-    # ---- what the workers and rank 0 say
-
     def on_hello(self, rank: int, hello: Json) -> None:
         """A local worker is ready; before the ranks have met it waits in the worker."""
         if self._board is not None:
@@ -264,13 +261,14 @@ class Supervisor:
         self._tell(Go.from_json(value["go"]), (str(host), int(port)))
 
     def _tell(self, go: Go, store: tuple[str, int] | None) -> None:
-        self._crew.go(go, self._seats, store, worker_sockets(self._sockets, go.backend, go.one_host))
+        ras = ras_environ(f"{self._launch.token}#{self._plan.run_index}", self._environ, go.backend)
+        self._crew.go(go, self._seats, store, worker_sockets(self._sockets, go.backend, go.one_host) | ras)
+        if self._lead is not None:
+            self._lead.ras_address = ras.get(ADDRESS, self._environ.get(ADDRESS))
         if not self._went:
             self._socket = in_use(self._sockets, go.backend, go.one_host)
             self._went = True
             self.emit(Started(go=go))
-
-    # ---- when things break
 
     def abort(self, reason: Json) -> None:
         """Something broke here: tell the board, whose first abort counts for all."""

@@ -161,6 +161,8 @@ class Finished:
     """For the screen, the first one without "error: "; empty on ranks that leave the word to rank 0 (or another, if that is lost)."""
     hang: HangReport | None = None
     """Where a run broke after the ranks met; on rank 0, or where rank 0 is lost."""
+    ras: tuple[str, ...] = ()
+    """On rank 0 of a run on NCCL that hung: the report of NCCL's own RAS threads."""
     kept: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """The last lines each local worker wrote; on rank 0 also what the others' told: the end of a dead one, complaints of the rest."""
 
