@@ -252,6 +252,11 @@ class Ceiling:
     """Expected time of the smallest messages."""
 
 
+NOBODY_BEHIND = "no rank is ahead or behind"
+PROGRAM_ERROR = "a program error, not a bad link"
+"""What is said of ranks that all hang in one call, and in different calls: of a run of ours and of an imported log alike."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangReport:
     """Who did not arrive, who waited, who died: the facts of the supervisors when a run broke."""

@@ -6,10 +6,14 @@ import signal
 from typing import Any
 
 import pytest
+from field_cases import FILES, needs_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nccl_bench.launch.blame import MAX_WAITING, Verdict, blame, collapse
+from nccl_bench.records import NOBODY_BEHIND, PROGRAM_ERROR
+from nccl_bench.results.text import read_text
+from nccl_bench.results.watchdog import import_watchdog
 
 Json = dict[str, Any]
 
@@ -146,7 +150,7 @@ def test_ranks_in_different_calls_are_the_programs_fault() -> None:
 
     assert verdict.why == "rank 7 in another call than the others"
     assert verdict.lines[1].startswith("other call    rank 7 (gpu-001, GPU 7, pid 4119): in case 14 of 60, broadcast 5056 B")
-    assert verdict.lines[2] == "waiting       7 ranks in the same call: the program is the suspect, not the fabric"
+    assert verdict.lines[2] == "waiting       7 ranks in the same call: a program error, not a bad link"
     assert verdict.hang is not None
     assert verdict.hang.situation == "program"
 
@@ -182,7 +186,7 @@ def test_all_ranks_in_one_call_blame_the_fabric() -> None:
 
     assert verdict.why == "all_gather 64 MiB did not finish on any rank"
     assert verdict.lines[-1] == (
-        "waiting       16 ranks in the same call, none is behind: the fabric (links, NICs, switch) or NCCL itself is the suspect"
+        "waiting       16 ranks in the same call, no rank is ahead or behind: the fabric (links, NICs, switch) or NCCL itself is the suspect"
     )
     assert verdict.hang is not None
     assert verdict.hang.situation == "fabric"
@@ -308,3 +312,33 @@ def test_any_facts_give_a_verdict_that_is_no_success(facts: dict[int, Json], rea
     assert verdict.exit_code in (3, 4, 70, 130, 143)
     assert verdict.why
     assert verdict.lines
+
+
+@pytest.mark.parametrize(
+    "name, facts, situation, words",
+    [
+        ("err_w01_watchdog_same_seq.txt", scene(8), "fabric", NOBODY_BEHIND),
+        ("err_w02_watchdog_mismatched_ops.txt", scene(8, r7={"text": "broadcast 5056 B"}), "program", PROGRAM_ERROR),
+    ],
+)
+@needs_cases
+def test_torchs_watchdog_text_and_our_own_hang_come_to_the_same_words(name: str, facts: dict[int, Json], situation: str, words: str) -> None:
+    ours, (theirs,) = judge(facts).hang, import_watchdog(read_text(FILES / name), name).hangs
+    assert ours is not None
+    assert (ours.situation, theirs.situation) == (situation, situation)
+    assert all(any(words in line for line in hang.lines) for hang in (ours, theirs))
+
+
+def test_the_sockets_in_use_are_said_where_hosts_hang_together() -> None:
+    one_kind = judge(scene(16) | {rank: fact(rank, socket="eth0") for rank in range(16)})
+    assert one_kind.lines[-1] == "sockets       eth0 on gpu-001, gpu-002"
+    many = judge({rank: fact(rank, socket="eno1" if rank < 8 else "NCCL_SOCKET_IFNAME=eth") for rank in range(800)})
+    assert many.lines[-1] == "sockets       eno1 on gpu-001; NCCL_SOCKET_IFNAME=eth on 99 hosts, first gpu-002"
+    assert not any("sockets" in line for line in judge({rank: fact(rank, socket="lo") for rank in range(8)}).lines), "one host needs none"
+
+
+def test_a_rank_that_gets_no_answer_names_who_holds_the_board() -> None:
+    verdict = blame({3: fact(3)}, world_size=16, reason={"kind": "hang"}, timeout_s=60, hosts={}, partial=True, board="rank 0 (gpu-001:4112)")
+    assert verdict.exit_code == 4
+    assert verdict.why == "no answer from rank 0 (gpu-001:4112)"
+    assert "its host, its link or the link of this host is the suspect" in verdict.lines[-1]

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from nccl_bench.errors import BUG, LaunchError, WorldError
 from nccl_bench.launch.board import rank_ranges
 from nccl_bench.launch.channel import PHASES
-from nccl_bench.records import HangReport
+from nccl_bench.records import NOBODY_BEHIND, PROGRAM_ERROR, HangReport
 
 Json = dict[str, Any]
 Situation = Literal["fabric", "program", "rank", "died", "start", "unknown"]
@@ -229,9 +229,9 @@ def _suspect(situation: Situation, absent: Sequence[Json], behind: Sequence[Json
     if situation == "unknown":
         return "here; the other hosts could not be asked"
     if situation == "fabric":
-        return "in the same call, none is behind: the fabric (links, NICs, switch) or NCCL itself is the suspect"
+        return f"in the same call, {NOBODY_BEHIND}: the fabric (links, NICs, switch) or NCCL itself is the suspect"
     if situation == "program":
-        return "in the same call: the program is the suspect, not the fabric"
+        return f"in the same call: {PROGRAM_ERROR}"
     if any(fact["state"] == "silent" for fact in absent):
         return "in the same call: the host that does not answer, or its link, is the suspect"
     one_batch = not absent and all(_place(fact)[:3] == _place(ahead[0])[:3] for fact in behind)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nccl_bench.errors import DataError
-from nccl_bench.records import HangReport, Json
+from nccl_bench.records import NOBODY_BEHIND, PROGRAM_ERROR, HangReport, Json
 from nccl_bench.results.imported import Imported
 from nccl_bench.results.text import Line, Text
 
@@ -177,8 +177,8 @@ def _said(line: Line, name: str) -> list[HangReport]:
 
 # ---- judging ----
 
-_PROGRAM = "a program error, not a bad link: the ranks do not call the same collectives in the same order"
-_FABRIC = "no rank is ahead or behind: suspect the network or a GPU, or a rank that printed nothing"
+_PROGRAM = f"{PROGRAM_ERROR}: the ranks do not call the same collectives in the same order"
+_FABRIC = f"{NOBODY_BEHIND}: suspect the network or a GPU, or a rank that printed nothing"
 
 
 def _report(ranks: list[_Rank], name: str) -> HangReport:
