@@ -6,24 +6,33 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nccl_bench.measure.cases import other_case, plain_nbytes
 from nccl_bench.measure.gemm import product_op
 from nccl_bench.measure.ops import Call, Op, prepare
-from nccl_bench.measure.points import GEMM, point_of
+from nccl_bench.measure.points import GEMM, Measured, Report, point_of
 from nccl_bench.measure.world import cuda
 from nccl_bench.records import Case, Point
 
 if TYPE_CHECKING:
-    from nccl_bench.measure.sweep import Measured, Report, Sweeper
     from nccl_bench.measure.world import World
 
 MOST_TIMES = 32
 """How often the shorter of the two is repeated at most, so that it lasts as long as the other."""
 
 
-def measure_both(sweeper: Sweeper, case: Case, report: Report, started_at: str) -> Measured:
+class Runner(Protocol):
+    """What times one operation: the sweep."""
+
+    world: World
+
+    def run(self, case: Case, make: Callable[[int], Op], report: Report, started_at: str, *, lateness: bool = False, check: bool = True) -> Measured:
+        """See measure/sweep.py, Sweeper.run."""
+        ...
+
+
+def measure_both(sweeper: Runner, case: Case, report: Report, started_at: str) -> Measured:
     """The point of kind overlap: time of both together, each alone, and how much longer than the longer one they take."""
     world, work = sweeper.world, json.loads(case.work or "{}")
     own_case = replace(case, work=None, special=None)
@@ -55,8 +64,6 @@ def measure_both(sweeper: Sweeper, case: Case, report: Report, started_at: str) 
 
 
 def _measured(point: Point) -> Measured:
-    from nccl_bench.measure.sweep import Measured
-
     return Measured(point=point)
 
 

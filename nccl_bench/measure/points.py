@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from nccl_bench.groups import Kind
 from nccl_bench.records import Case, Group, Json, Point
 
 GEMM = "gemm"
 """The `collective` of a point of kind gemm."""
+
+
+Report = Callable[[str, int], None]
+"""Called with (phase, batch): the rank is alive, and the time-out starts anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One case's result on this rank."""
+
+    point: Point
+    batches_us: tuple[float, ...] = ()
+    """Max over ranks of every batch kept, µs an operation."""
+    lateness_us: tuple[float, ...] = ()
+    """[rank] how much later than the first each rank came to the meetings, median; isolated series only."""
+    wrong: Json | None = None
+    """The first rank with wrong data: {rank, where, index, expected, got}."""
 
 
 def point_of(case: Case, **more: object) -> Point:

@@ -19,12 +19,12 @@ from nccl_bench.measure.data import Wrong
 from nccl_bench.measure.events import Series, estimate_us
 from nccl_bench.measure.gpu_state import REASONS, GpuState, reason_names
 from nccl_bench.measure.ops import Op, prepare
-from nccl_bench.measure.points import GEMM, group_of_case, is_refusal, point_of, wrong_words
+from nccl_bench.measure.points import GEMM, Measured, Report, group_of_case, is_refusal, point_of, wrong_words
 from nccl_bench.measure.spec import SweepSpec
 from nccl_bench.measure.stats import median
 from nccl_bench.measure.stopping import MAX_BATCHES, OPS_FAST, StopRule, batches_per_series, ops_per_batch
 from nccl_bench.measure.world import CollectiveError, OverdueError, World, first_line
-from nccl_bench.records import Case, Clock, Json, Point, with_bandwidth
+from nccl_bench.records import Case, Clock, Json, with_bandwidth
 
 FIRST_WARMUP_S = 1.0
 """The first case warms up at least so long: clocks, power and lazily made connections settle (DESIGN.md section 2)."""
@@ -37,24 +37,9 @@ SAMPLE_STATE_US = 5000.0
 CACHE_TURNS = 2
 """The pool that slots walk through is at least twice the last-level cache."""
 
-Report = Callable[[str, int], None]
-"""Called with (phase, batch): the rank is alive, and the time-out starts anew."""
 Prepare = Callable[..., Op]
 Make = Callable[[int], Op]
 """An operation for a number of slots."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One case's result on this rank."""
-
-    point: Point
-    batches_us: tuple[float, ...] = ()
-    """Max over ranks of every batch kept, µs an operation."""
-    lateness_us: tuple[float, ...] = ()
-    """[rank] how much later than the first each rank came to the meetings, median; isolated series only."""
-    wrong: Json | None = None
-    """The first rank with wrong data: {rank, where, index, expected, got}."""
 
 
 @dataclass(slots=True)

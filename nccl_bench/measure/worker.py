@@ -29,7 +29,8 @@ from nccl_bench.measure.spec import SweepSpec, check_backend, with_defaults
 from nccl_bench.records import Json
 
 if TYPE_CHECKING:
-    from nccl_bench.measure.sweep import Measured, Prepare, Report
+    from nccl_bench.measure.points import Measured, Report
+    from nccl_bench.measure.sweep import Prepare
     from nccl_bench.measure.world import World
 
 SPEC = "NCCL_BENCH_SPEC"
