@@ -173,6 +173,8 @@ def _point(record: Json, ends: Sequence[tuple[int, int, float]], stage: str) -> 
 def _end(world: World, writer: RunWriter, findings: Findings, evidence: Evidence, seats: Seats) -> Tested:
     header = writer.header
     code, why = verdict(findings, max(len(seats.hosts), 3 if evidence.inside is not None and evidence.exchanges is None else len(seats.hosts)))
+    if code == FAIL and not findings.suspects and not findings.failed:
+        code, why = INCONCLUSIVE, f"{why}: measure again, with more --budget"
     if world.exit_code:
         code, why = world.exit_code, world.why
     elif header.not_nccl or header.shared_gpu:

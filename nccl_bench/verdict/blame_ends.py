@@ -20,6 +20,8 @@ STEADY = 0.85
 """Of an end's exchanges with slow partners that are slow, above which it is slow with some partners, not now and then."""
 MOST_RAILS = 0.75
 """Of a node's local ranks that must be slow for the node itself to be the suspect."""
+FEW_NODES = 64
+"""Up to here each end is held against others' losses of its own size."""
 MOST_RECOUNTED = 400
 """More ends than this in one round are taken together: each recount reads all rows."""
 SIZES = ("large messages", "small messages")
@@ -135,7 +137,7 @@ def _round(search: Search, small: bool, rows: Bools, least: float) -> list[End]:
     tested = max(1, int((ends.n[ANY] >= MIN_FEW).sum())) * ways
     found = []
     for at in np.flatnonzero(((ends.n_slow >= MIN_FEW) & (ends.n_slow >= least * ends.n)).any(axis=0)):
-        end = _judge(search, ends, int(at), least, base, tested, small)
+        end = _judge(search, ends, int(at), least, min(base, _as_slow(search, int(at), use)), tested, small)
         if end is not None:
             found.append(end)
     return found
@@ -160,9 +162,24 @@ def _base(search: Search, ends: Ends, use: Bools, least: float) -> float:
     return min(0.5, max(middle, quarter, float((rest & search.looked.slow).sum() / rest.sum()), 0.01, 1 / (int(rest.sum()) + 2)))
 
 
+def _as_slow(search: Search, at: int, use: Bools) -> float:
+    """How often exchanges of others are at least half as slow as this end's slow ones: noise that is large but not so large does not excuse it.
+
+    In large runs the plain share is good enough, and this would cost a pass over all rows for each end.
+    """
+    if search.n_nodes > FEW_NODES:
+        return 1.0
+    mine = search.touching([at])
+    losses = search.looked.loss[mine & use & search.looked.slow]
+    rest = search.looked.loss[~mine & use]
+    typical = float(np.median(losses)) if len(losses) else 0.0
+    return max(float(np.sum(rest >= 0.5 * typical)) / max(1, len(rest)), 0.01, 1 / (len(rest) + 2)) if math.isfinite(typical) else 1.0
+
+
 def _judge(search: Search, ends: Ends, at: int, least: float, base: float, tested: int, small: bool) -> End | None:
     """The way in which an end is slow with enough partners and beyond luck; None where it is not."""
-    few = search.met()[at] <= MIN_PARTNERS
+    # A table with one value a pair is all there is; where pairs were measured several times, chance must be ruled out.
+    few = search.met()[at] <= MIN_PARTNERS and ends.n[ANY, at] == ends.partners[at]
     best: tuple[float, int] | None = None
     for way in (ANY, BOTH, SEND, RECEIVE):
         n, k = int(ends.n[way, at]), int(ends.n_slow[way, at])

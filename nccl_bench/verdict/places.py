@@ -211,6 +211,8 @@ def _whole(exchanges: Exchanges, places: Places, groups: Groups, across: Bools, 
     text = f"inside the groups {wide[0]} ({n_in} exchanges), across {wide[1]} ({n_out}): {ratio:.2f} of it"
     said = f", where {oversubscription:g}:1 was stated" if oversubscription else ""
     n = max(1, min(n_in, n_out))
+    if inferred and 2.0 ** -min(n, 900) > MAX_CHANCE:
+        return [], [f"{text}: too few exchanges to call it a boundary"]
     suspect = Suspect(
         kind="boundary", host=places.names[0], peer=" | ".join(places.names[1:]), score=1 - ratio, chance=max(1e-300, 2.0 ** -min(n, 900)),
         evidence=(text + said, f"groups: {groups.source}", "no node is slow by itself: each is fast inside its group"),
