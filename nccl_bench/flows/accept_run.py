@@ -1,0 +1,227 @@
+"""The state of an acceptance in rank 0's process: who still takes part, what was seen, and worlds tried until they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from nccl_bench.errors import DataError
+from nccl_bench.fabric import counters
+from nccl_bench.flows.council import SILENT_S, Council, Outcome, Serve, ask, run_worlds
+from nccl_bench.flows.doctor import Diagnosis
+from nccl_bench.flows.judged import Judged
+from nccl_bench.records import Json
+from nccl_bench.results.store import RunWriter
+
+STAGES = ("doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
+DEFAULT_STAGES = STAGES[:-1]
+ATTEMPTS = 3
+"""Worlds of one stage until it is given up: each loses the hosts that the one before it lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptSpec:
+    """One acceptance."""
+
+    stages: tuple[str, ...] = DEFAULT_STAGES
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    budget_s: float = 1.0
+    """Seconds a case."""
+    soak_s: float | None = None
+    min_hosts: int = 0
+    exclude: tuple[str, ...] = ()
+    oversubscription: float | None = None
+    mode: str | None = None
+    timeout_s: float = 60.0
+    silent_s: float = SILENT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBegun:
+    """A stage begins."""
+
+    stage: str
+    worlds: int
+    hosts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Something that happened, in words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last event."""
+
+    judged: Judged
+    path: Path
+
+
+Event = StageBegun | Said | Ended
+
+
+@dataclass(slots=True)
+class Run:
+    """The state of one acceptance in rank 0's process."""
+
+    spec: AcceptSpec
+    council: Council
+    serve: Serve
+    writer: RunWriter
+    groups: Callable[[Sequence[str]], Any]
+    members: dict[int, str]
+    """[rank] host of those that still take part."""
+    excluded: list[Json] = field(default_factory=list)
+    not_run: list[Json] = field(default_factory=list)
+    broken: list[Json] = field(default_factory=list)
+    bad_counters: list[Json] = field(default_factory=list)
+    counters_read: bool = False
+    rdma_bytes: int | None = None
+    nic_of: dict[str, str] = field(default_factory=dict)
+    """"host/local rank" -> NIC, where proven."""
+    diagnosis: Diagnosis | None = None
+    backend: str | None = None
+    shared_gpu: bool = False
+    fabric_kept: bool = False
+    confirmed: bool = False
+
+    def hosts(self) -> list[str]:
+        """Hosts that take part, in rank order."""
+        return list(dict.fromkeys(self.members.values()))
+
+    def ranks_of(self, host: str) -> list[int]:
+        """Its ranks."""
+        return [rank for rank, name in self.members.items() if name == host]
+
+
+# ---- counters
+
+
+def read_counters(run: Run) -> dict[str, Json]:
+    """Each host's counters now."""
+    found, _ = ask(run.council, "counters", sorted(run.members), run.serve, run.spec.silent_s)
+    return {str(answer["host"]): answer["counters"] for answer in found.values() if answer.get("counters")}
+
+
+def judge_counters(run: Run, stage: str, before: Mapping[str, Json]) -> None:
+    """Keep what moved since `before`, and judge it."""
+    after = read_counters(run)
+    moves = [move for host in after if host in before for move in counters.moved(host, before[host], after[host])]
+    have = {name for values in after.values() for device in values.values() for name in device}
+    n_devices = {name: sum(name in device for values in after.values() for device in values.values()) for name in have}
+    run.counters_read = run.counters_read or bool(have - {"xids"})
+    run.bad_counters += [
+        {"host": move.host, "device": move.device, "counter": move.counter, "text": text, "stage": stage, "fault": not move.saturated}
+        for move, text in counters.judge(moves, n_devices) if not move.saturated or stage == "doctor"
+    ]  # fmt: skip
+    run.writer.append_record("counters.jsonl", {"stage": stage, "moved": [asdict(move) for move in moves]})
+    sent = counters.sent(moves)
+    if stage == "cluster" and have & {"port_xmit_data", "tx_bytes"}:
+        run.rdma_bytes = sum(sent.values())
+    if stage in ("pairs", "rails"):
+        run.nic_of |= {f"{host}/{local}": nic for (host, local), nic in counters.proven(moves, _serves(run)).items()}
+
+
+def _serves(run: Run) -> dict[tuple[str, int], str]:
+    """(host, local rank) -> the NIC that the topology says serves its GPU alone."""
+    found: dict[tuple[str, int], str] = {}
+    for host in run.diagnosis.hosts if run.diagnosis is not None else ():
+        nics = [nic for nic in (host.get("node") or {}).get("nics") or () if nic.get("used") is not False and len(nic.get("gpus") or ()) == 1]
+        found |= {(str(host["host"]), int(nic["gpus"][0])): str(nic["name"]) for nic in nics}
+    return found
+
+
+# ---- worlds
+
+
+def exclude(run: Run, stage: str, hosts: Mapping[str, str]) -> Iterator[Event]:
+    """Leave hosts out from here on, with stage and reason."""
+    for host, reason in hosts.items():
+        if any(one["host"] == host for one in run.excluded):
+            continue
+        run.excluded.append({"host": host, "stage": stage, "reason": reason})
+        if host in run.members.values():
+            run.members = {rank: name for rank, name in run.members.items() if name != host}
+            yield Said(text=f"{host} is left out from stage {stage} on: {reason}")
+
+
+def lost_hosts(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Hosts whose process was silent, or whom a world's report names as dead or absent; of node-local worlds, the host itself."""
+    found = {run.members[rank]: "its supervisor was silent" for rank in outcome.silent if rank in run.members}
+    for members, world in zip(worlds, outcome.worlds, strict=True):
+        if world.exit_code in (0, 7):
+            continue
+        hosts = {run.members[rank] for rank in members if rank in run.members}
+        if len(hosts) == 1:
+            found.setdefault(hosts.pop(), world.why)
+            continue
+        for culprit in world.blamed():
+            rank = culprit.get("rank")
+            if isinstance(rank, int) and 0 <= rank < len(members):
+                found.setdefault(run.members.get(members[rank], ""), f"{culprit.get('what') or culprit.get('state') or world.why}")
+    found.pop("", None)
+    return found
+
+
+def attempts(
+    run: Run, stage: str, kind: str, spec: Json, layout: Callable[[], list[list[int]]], extra: Mapping[str, str]
+) -> Iterator[Event | tuple[list[list[int]], Outcome]]:
+    """Worlds of a stage, again without the hosts that were lost; yields events, then (worlds, outcome) of each attempt."""
+    for attempt in range(ATTEMPTS):
+        worlds = layout()
+        if not worlds:
+            return
+        yield StageBegun(stage=stage, worlds=len(worlds), hosts=len(run.hosts()))
+        outcome = run_worlds(run.council, kind, spec, worlds, extra=extra, meet_s=max(run.spec.silent_s, 20.0), wait_s=run.spec.silent_s)
+        learn(run, outcome, worlds)
+        lost = lost_hosts(run, outcome, worlds)
+        yield worlds, outcome
+        yield from exclude(run, stage, lost)
+        bad = [(members, world) for members, world in zip(worlds, outcome.worlds, strict=True) if world.exit_code not in (0, 7)]
+        if not bad or stage == "node":
+            return
+        if not lost or attempt + 1 == ATTEMPTS:
+            for members, world in bad:
+                hosts = list(dict.fromkeys(run.members.get(rank, "") for rank in members))
+                run.broken.append(
+                    {"stage": stage, "world": f"world of {len(members)} ranks", "reason": world.why, "hosts": hosts if len(hosts) < 5 else []}
+                )
+                yield Said(text=f"stage {stage}: {world.why}")
+            return
+
+
+def learn(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> None:
+    """Keep what a world tells of backend, versions, devices and fabric."""
+    for members, world in zip(worlds, outcome.worlds, strict=True):
+        about = world.about()
+        if not about:
+            continue
+        run.backend, run.shared_gpu = about["backend"] or run.backend, run.shared_gpu or bool(about["shared_gpu"])
+        header = run.writer.header
+        ranks = [dict(one) for one in header.ranks]
+        for rank, device in zip(members, about["devices"], strict=False):
+            if device is not None and about["backend"] == "nccl" and rank < len(ranks):
+                gpu = {"index": device["index"], "name": device["name"], "uuid": device["uuid"], "pci": device["pci_bus_id"]}
+                ranks[rank]["gpu"] = {**gpu, "memory_nbytes": device["memory_nbytes"]}
+        run.writer.update_header(
+            backend=run.backend, not_nccl=run.backend not in (None, "nccl"), shared_gpu=run.shared_gpu, ranks=tuple(ranks),
+            versions={**header.versions, **about["versions"]}, topology=header.topology or _topology(run),
+        )  # fmt: skip
+
+
+def _topology(run: Run) -> Json | None:
+    """The fabric as doctor read it on every host."""
+    from nccl_bench.fabric.detect import topology_of
+    from nccl_bench.fabric.topology import topology_json
+
+    if run.diagnosis is None or not run.diagnosis.hosts:
+        return None
+    try:
+        return topology_json(topology_of([host["node"] for host in run.diagnosis.hosts]))
+    except DataError:
+        return None

@@ -1,0 +1,213 @@
+"""Acceptance criteria: what is required, by whom it was said, and the file that may say otherwise (TOML, checked). Pure.
+
+[bandwidth]                     # shares of what healthy systems of this kind reach (`nccl-bench explain expected`)
+share = 0.95                    # of the low end: below fails; between it and 1.0 warns
+[bandwidth.shares]              # by collective
+all_to_all = 0.9
+[[require]]                     # a vendor's number, with the statistic it was measured by
+stage = "cluster"               # node, nic, rails, scale, cluster
+collective = "all_reduce"
+min_busbw_GBps = 360.0
+statistic = "largest"           # largest size, max over sizes, or average over sizes (which hides a slow size: said in the row)
+source = "contract 4711, annex B"
+[[require]]
+stage = "cluster"
+collective = "all_reduce"
+max_latency_us = 40.0           # of the smallest size
+[spread]                        # between like nodes
+max = 0.05
+[tail]
+p95_over_median = 1.2
+[doctor]
+fail = ["fail"]                 # statuses of doctor's checks that fail a row
+warn = ["warn", "unknown"]
+[counters]
+errors = "fail"                 # fail, warn or ignore
+[transport]
+rdma = "fail"                   # what it means where RDMA ports are up and did not carry the traffic
+[repeats]
+agree = 0.05                    # repeats further apart than this make a row inconclusive
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from nccl_bench.collectives import find
+from nccl_bench.errors import UsageError
+
+Level = Literal["fail", "warn", "ignore"]
+Statistic = Literal["largest", "max", "average"]
+STAGES = ("node", "nic", "rails", "scale", "cluster", "soak")
+DEFAULT = "nccl-bench's default"
+MAX_FILE_BYTES = 1 << 20
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "bandwidth": ("share", "shares", "source"), "spread": ("max", "source"), "tail": ("p95_over_median", "source"), "doctor": ("fail", "warn",
+        "source"),
+    "counters": ("errors", "source"), "transport": ("rdma", "source"), "repeats": ("agree", "source"), "require": (),
+}  # fmt: skip
+REQUIRE = ("stage", "collective", "min_busbw_GBps", "max_latency_us", "statistic", "source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """A number and who said it."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Require:
+    """A number that somebody asks for."""
+
+    stage: str
+    collective: str
+    min_busbw_GBps: float | None = None
+    max_latency_us: float | None = None
+    statistic: Statistic = "largest"
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criteria:
+    """All that a run is judged by."""
+
+    share: Threshold = Threshold(
+        value=0.95, source=f"{DEFAULT}: of the lower quartile of what healthy systems of this kind were seen to reach (fabric/expected.json)"
+    )
+    shares: Mapping[str, Threshold] = field(default_factory=dict)
+    spread: Threshold = Threshold(
+        value=0.05, source=f"{DEFAULT}: like nodes of healthy clusters agree within 1-3 % (azurehpc-health-checks, together-nccl-tests)"
+    )
+    tail: Threshold = Threshold(value=1.5, source=f"{DEFAULT}: healthy large messages stay below 1.1; 1.5 is a fault in the path")
+    agree: Threshold = Threshold(value=0.05, source=f"{DEFAULT}: repeats of one large message differ by 1-2 %")
+    require: tuple[Require, ...] = ()
+    doctor_fail: tuple[str, ...] = ("fail",)
+    doctor_warn: tuple[str, ...] = ("warn", "unknown")
+    counters: Level = "fail"
+    transport: Level = "fail"
+    path: str | None = None
+
+    def share_of(self, collective: str) -> Threshold:
+        """The share that a collective must reach."""
+        return self.shares.get(collective, self.share)
+
+    def thresholds(self) -> list[tuple[str, str, str]]:
+        """(what, value, source) of everything, for the certificate and the screen."""
+        rows = [("bandwidth, share of expected", f"{self.share.value:g}", self.share.source)]
+        rows += [(f"bandwidth, share of expected, {name}", f"{one.value:g}", one.source) for name, one in self.shares.items()]
+        rows += [(f"{one.collective} in stage {one.stage}", _asked(one), one.source) for one in self.require]
+        said = self.path or DEFAULT
+        return [
+            *rows, ("spread between like nodes", f"{self.spread.value:g}", self.spread.source), ("p95 over median", f"{self.tail.value:g}",
+                self.tail.source),
+            ("repeats agree within", f"{self.agree.value:g}", self.agree.source), ("doctor: fails on", ", ".join(self.doctor_fail), said),
+            ("doctor: warns on", ", ".join(self.doctor_warn), said), ("counters of errors", self.counters, said),
+            ("RDMA there and not used", self.transport, said),
+        ]  # fmt: skip
+
+
+def _asked(one: Require) -> str:
+    parts = [f">= {one.min_busbw_GBps:g} GB/s ({one.statistic})"] if one.min_busbw_GBps is not None else []
+    parts += [f"<= {one.max_latency_us:g} µs"] if one.max_latency_us is not None else []
+    return ", ".join(parts)
+
+
+def read(path: Path) -> Criteria:
+    """The criteria of a file. Raises UsageError naming the key."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+        record = tomllib.loads(text.decode("utf-8"))
+    except OSError as err:
+        raise UsageError(f"--criteria {path} cannot be read: {err.strerror or err}") from err
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+        raise UsageError(f"{path}: not TOML: {err}") from err
+    return parse(record, str(path))
+
+
+def parse(record: Mapping[str, Any], path: str) -> Criteria:
+    """The criteria of a parsed file; what it leaves out keeps its default."""
+    for name, value in record.items():
+        _known(path, name, KEYS, "")
+        if name != "require":
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{path}: [{name}] is a table of keys")
+            for key in value:
+                _known(path, key, KEYS[name], f"[{name}] ")
+    base = Criteria()
+    bandwidth, said = record.get("bandwidth", {}), f"{path}"
+    shares = {
+        find(name).name: _threshold(path, "bandwidth.shares", {name: value}, name, base.share, 0.01, 2)
+        for name, value in bandwidth.get("shares", {}).items()
+    }
+    return Criteria(
+        share=_threshold(path, "bandwidth", bandwidth, "share", base.share, 0.01, 2), shares=shares,
+        spread=_threshold(path, "spread", record.get("spread", {}), "max", base.spread, 0.001, 1),
+        tail=_threshold(path, "tail", record.get("tail", {}), "p95_over_median", base.tail, 1, 100),
+        agree=_threshold(path, "repeats", record.get("repeats", {}), "agree", base.agree, 0.001, 1),
+        require=tuple(_require(path, at, one) for at, one in enumerate(record.get("require", ()), 1)),
+        doctor_fail=_words(path, record.get("doctor", {}), "fail", base.doctor_fail), doctor_warn=_words(path, record.get("doctor", {}), "warn",
+            base.doctor_warn),
+        counters=_level(path, record.get("counters", {}), "errors", base.counters), transport=_level(path, record.get("transport", {}), "rdma",
+            base.transport),
+        path=said,
+    )  # fmt: skip
+
+
+def _known(path: str, name: str, names: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
+    if name not in names:
+        close = difflib.get_close_matches(name, list(names), n=1)
+        raise UsageError(f"{path}: {where}{name!r} is no key", f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}")
+
+
+def _threshold(path: str, table: str, record: Mapping[str, Any], key: str, default: Threshold, low: float, high: float) -> Threshold:
+    if key not in record:
+        return default
+    return Threshold(value=_number(path, f"[{table}] {key}", record[key], low, high), source=str(record.get("source", path)))
+
+
+def _number(path: str, what: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise UsageError(f"{path}: {what} = {value!r}: a number between {low:g} and {high:g}")
+    return float(value)
+
+
+def _require(path: str, number: int, record: Mapping[str, Any]) -> Require:
+    where = f"{path}: [[require]] number {number}"
+    for key in record:
+        _known(path, key, REQUIRE, f"[[require]] number {number}: ")
+    stage, statistic = record.get("stage", "cluster"), record.get("statistic", "largest")
+    if stage not in STAGES or statistic not in ("largest", "max", "average"):
+        raise UsageError(f"{where}: stage is one of {', '.join(STAGES)}; statistic is largest, max or average")
+    if "collective" not in record or not {"min_busbw_GBps", "max_latency_us"} & set(record):
+        raise UsageError(f"{where}: names no collective, or neither min_busbw_GBps nor max_latency_us")
+    rate, late = record.get("min_busbw_GBps"), record.get("max_latency_us")
+    return Require(
+        stage=stage, collective=find(str(record["collective"])).name, statistic=statistic, source=str(record.get("source", path)),
+        min_busbw_GBps=None if rate is None else _number(path, "min_busbw_GBps", rate, 0, 1e6),
+        max_latency_us=None if late is None else _number(path, "max_latency_us", late, 0, 1e9),
+    )  # fmt: skip
+
+
+def _words(path: str, record: Mapping[str, Any], key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    if key not in record:
+        return default
+    words = record[key]
+    if not isinstance(words, list) or any(word not in ("fail", "warn", "unknown") for word in words):
+        raise UsageError(f"{path}: [doctor] {key}: a list of fail, warn, unknown")
+    return tuple(words)
+
+
+def _level(path: str, record: Mapping[str, Any], key: str, default: Level) -> Level:
+    value = record.get(key, default)
+    if value not in ("fail", "warn", "ignore"):
+        raise UsageError(f"{path}: {key} = {value!r}: fail, warn or ignore")
+    level: Level = value
+    return level
