@@ -342,3 +342,13 @@ def test_a_rank_that_gets_no_answer_names_who_holds_the_board() -> None:
     assert verdict.exit_code == 4
     assert verdict.why == "no answer from rank 0 (gpu-001:4112)"
     assert "its host, its link or the link of this host is the suspect" in verdict.lines[-1]
+
+
+def test_before_the_first_case_those_who_do_not_reach_the_store_are_named_though_they_are_the_most() -> None:
+    early = {"case": -1, "reached": -1, "n_cases": 0, "phase": "meet"}
+    reaching = {**early, "text": "reaching torch's store at gpu-001:23456", "batch": 1}
+    verdict = judge(scene(3, r0={**early, "text": "forming the group", "batch": 2}, r1=reaching, r2=reaching))
+    assert verdict.why == "ranks 1, 2 did not arrive"
+    assert "before the first case, reaching torch's store at gpu-001:23456" in verdict.lines[1]
+    assert verdict.hang is not None
+    assert verdict.hang.situation == "start"

@@ -159,7 +159,7 @@ def _hung(scene: _Scene) -> Verdict:
     odd = [] if absent else _different_calls(there)
     if not absent and not odd and there and all(float(fact["idle_s"]) < STEPPING_S for fact in there):
         return _slow(scene, there)
-    behind = [] if absent or odd else _behind(there)
+    behind = [] if absent or odd else _not_met(there) if scene.reached < 0 else _behind(there)
     culprits = absent or odd or behind
     situation: Situation = "program" if odd else "rank" if culprits else "fabric"
     if scene.reached < 0 and not odd:
@@ -208,6 +208,12 @@ def _different_calls(facts: Sequence[Json]) -> list[Json]:
     there = [fact for fact in facts if int(fact["case"]) == last and fact["state"] != "done"]
     usual = Counter(str(fact["text"]) for fact in there).most_common(1)
     return [fact for fact in there if fact["text"] != usual[0][0]] if last >= 0 else []
+
+
+def _not_met(facts: Sequence[Json]) -> list[Json]:
+    """Before the first case: the ranks that are not as far as the farthest, which wait for them, be they many or few."""
+    farthest = max((_place(fact) for fact in facts), default=None)
+    return [fact for fact in facts if _place(fact) != farthest]
 
 
 def _behind(facts: Sequence[Json]) -> list[Json]:

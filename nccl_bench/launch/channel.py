@@ -140,6 +140,11 @@ class WorkerChannel:
         _TICK.pack_into(self._page, _TICK_AT, PHASES.index(phase), 0, now)
         _SEQUENCE.pack_into(self._page, 0, self._sequence)
 
+    def meeting_step(self, text: str, number: int) -> None:
+        """Say which step of forming the world begins; those with lower numbers are waited for by the others."""
+        self.enter(-1, 0, "meet", text)
+        self.tick("meet", number)
+
     def tick(self, phase: Phase, batch: int = 0) -> None:
         """Say that the case goes on; the deadline stays."""
         _TICK.pack_into(self._page, _TICK_AT, _PHASE_CODE[phase], batch & 0xFFFFFFFF, time.monotonic())

@@ -338,8 +338,15 @@ def _board_host(environ: Mapping[str, str], chosen: _Source, slurm: _Source | No
     )
 
 
+def _check_port(text: str | None) -> None:
+    """Raise LaunchError where MASTER_PORT is no port: ranks that read it differently would wait for each other in vain."""
+    if text is not None and not (text.isdigit() and 0 < int(text) < 1 << 16):
+        raise LaunchError(f"MASTER_PORT={text!r} is no port", "set it to the same number below 32768 on all ranks, or leave it out under srun and mpirun")
+
+
 def _token(environ: Mapping[str, str], chosen: _Source) -> str:
     """The job's identity, from values that are the same on all ranks and differ between jobs and their restarts."""
+    _check_port(environ.get("MASTER_PORT"))
     address = f"{environ.get('MASTER_ADDR', '-')}:{environ.get('MASTER_PORT', '-')}"
     if chosen.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" in environ:
         return f"torchrun:{environ['TORCHELASTIC_RUN_ID']}:{address}:{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

@@ -23,8 +23,9 @@ _TOLD_LINES, _TOLD_CHARS = 4, 300
 """Lines that a healthy rank tells rank 0, and how much of each: 16,384 ranks then send no more than 20 MB."""
 _COMPLAINT = re.compile(r"\b(WARN(ING)?|ERROR|FATAL|Traceback)\b|([Ww]arning|[Ee]rror|[Ff]ail(ed|ure))\b|(^|:)\[[WEF]\d{4}\b")
 """NCCL's and Python's words, and the first letter of a line of torch's C++ logger."""
-_CHATTER = re.compile(r"\bNCCL (INFO|TRACE)\b")
-"""What the user asked for with NCCL_DEBUG; it may well tell of plug-ins that "failed" to be there."""
+_CHATTER = re.compile(r"\bNCCL (INFO|TRACE)\b|hostname of the client socket cannot be retrieved|^frame #\d+: |^Exception raised from ")
+"""No complaint: what the user asked for with NCCL_DEBUG (it tells of plug-ins that "failed" to be there), torch where addresses have no
+names, the rest of a C++ stack."""
 _LINE_CHARS = 2000
 """A longer line is cut: something that writes no line ends must not fill memory."""
 

@@ -75,14 +75,14 @@ def _work(channel: WorkerChannel, environ: Mapping[str, str], prepare: Prepare |
     channel.send("hello", **hello)
     go = channel.receive(None)
     assert go is not None
-    channel.enter(-1, 0, "meet", "forming the group")
+    channel.enter(-1, 0, "meet", "opening the world")
     os.environ.update(go["env"])
     check_backend(spec, go["backend"])
     from nccl_bench.measure.world import open_world
 
     meet_s = max(spec.timeout_s, 60.0) + 0.03 * go["world_size"]
     index = hello["device"]["index"] if hello["device"] else None
-    world = open_world(go, spec.timeout_s, meet_s, lambda port: channel.send("store", port=port), index)
+    world = open_world(go, spec.timeout_s, meet_s, lambda port: channel.send("store", port=port), index, channel.meeting_step)
     channel.send("ready", setup=world.setup)
     channel.enter(-1, 0, "setup", "allocating buffers", spec.timeout_s)
     code, why = _sweep(channel, with_defaults(spec, go["backend"]), world, prepare, hello["device"], clique_number(hello["fabric"]))

@@ -338,8 +338,10 @@ def join_store(host: str, port: int, meet_s: float) -> Any:
         raise WorldError(f"cannot reach torch's store at {host}:{port}: {first_line(err)}", "is a firewall between the hosts?") from err
 
 
-def open_world(go: Json, timeout_s: float, meet_s: float, announce: Callable[[int], None], device_index: int | None) -> World:
-    """The world of a `go` message; rank 0 opens the store and announces its port. Raises WorldError."""
+def open_world(
+    go: Json, timeout_s: float, meet_s: float, announce: Callable[[int], None], device_index: int | None, step: Callable[[str, int], None]
+) -> World:
+    """The world of a `go` message; rank 0 opens the store and announces its port. `step` is told what begins, and its number. Raises WorldError."""
     seat = Seatings.of(go)
     device = torch.device("cuda", device_index or 0) if seat.backend == "nccl" else torch.device("cpu")
     if seat.backend == "nccl":
@@ -351,7 +353,9 @@ def open_world(go: Json, timeout_s: float, meet_s: float, announce: Callable[[in
         store, port = open_store(meet_s)
         announce(port)
     else:
+        step(f"reaching torch's store at {go['store'][0]}:{go['store'][1]}", 1)
         store = join_store(go["store"][0], go["store"][1], meet_s)
+    step("forming the group", 2)
     world = World(seat, device, timeout_s)
     world.open(store, meet_s)
     return world
