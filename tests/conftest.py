@@ -5,6 +5,11 @@ import os
 import re
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine must not fail a test: no example is timed.
+settings.register_profile("project", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.load_profile("project")
 
 _LAUNCH = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|(SLURM|OMPI|PMI|PMIX|MV2|MPI)_\w+)"

@@ -65,9 +65,7 @@ def sweep(
     skew: Annotated[
         float | None, typer.Option("--skew", metavar="F", help="all_to_all: one rank gets F times the mean", rich_help_panel=_MESH)
     ] = None,
-    want: Annotated[
-        Path | None, typer.Option("--want", metavar="FILE", help="exactly what plan --emit asks for", rich_help_panel=_MESH)
-    ] = None,
+    want: Annotated[Path | None, typer.Option("--want", metavar="FILE", help="exactly what plan --emit asks for", rich_help_panel=_MESH)] = None,
     check_level: Annotated[int | None, typer.Option("-c", min=0, help="0: no data check (as nccl-tests)", rich_help_panel=_WHAT)] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="check the data of every case", rich_help_panel=_WHAT)] = True,
     clock: Annotated[
@@ -77,7 +75,8 @@ def sweep(
         Literal["streaming", "isolated"], typer.Option("--regime", help="back to back, or each call after a meeting", rich_help_panel=_CLOCKS)
     ] = "streaming",
     register: Annotated[
-        Literal["none", "graph", "user", "symmetric"], typer.Option("-R", "--register", help="buffer registration", rich_help_panel=_CLOCKS)
+        str,
+        typer.Option("-R", "--register", help="buffer registration: none graph user symmetric (nccl-tests' 0, 1, 2 too)", rich_help_panel=_CLOCKS),
     ] = "none",
     variant: Annotated[
         list[str] | None,

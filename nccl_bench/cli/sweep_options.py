@@ -18,6 +18,7 @@ from nccl_bench.measure.spec import (
     parse_dtypes,
     parse_ops,
     parse_pair,
+    parse_register,
     parse_roots,
     parse_sizes,
 )
@@ -56,7 +57,7 @@ class Options:
     check: bool
     clock: str
     regime: Literal["streaming", "isolated"]
-    register: Literal["none", "graph", "user", "symmetric"]
+    register: str
     variant: list[str]
     iters: int | None
     warmup_iters: int | None
@@ -110,7 +111,7 @@ class Options:
             precision=self.precision,
             budget_s=self.budget,
             check=self.check if self.check_level is None else self.check_level > 0,
-            register=self.register,
+            register=parse_register(self.register),
             backend=self.backend,
             timeout_s=self.timeout,
             duration_s=parse_seconds(self.duration, "--duration") if self.duration is not None else None,
@@ -182,7 +183,6 @@ _CHOICES = {
     "placement": ("in", "out", "both"),
     "shift": ("ring", "node", "both"),
     "regime": ("streaming", "isolated"),
-    "register": ("none", "graph", "user", "symmetric"),
     "backend": ("auto", "nccl", "gloo"),
     "output_format": ("table", "nccl-tests"),
 }

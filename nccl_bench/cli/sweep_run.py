@@ -87,7 +87,9 @@ def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, en
     planned = list_cases(spec, facts)
     runnable = [item for item in planned if item.skip is None]
     largest = max((slot_nbytes(item.case) for item in runnable), default=0)
-    upper_s = len(runnable) * ((spec.budget_s or 0.0) * 1.25 + CASE_EXTRA_S) + 10
+    passes = 1 + len(options.variant)
+    upper_s = passes * (len(runnable) * ((spec.budget_s or 0.0) * 1.25 + CASE_EXTRA_S) + 10)
+    upper_s = max(upper_s, passes * (spec.duration_s or 0.0))
     if launch.rank != 0:
         return Ended(exit_code=0, why="")
     if options.as_json:
@@ -101,7 +103,9 @@ def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, en
         span = f"{format_size(min(mine))} to {format_size(max(mine))}" if mine else "none can run"
         lines.append(f"  {name:<15} {len(mine):>5} cases, {span}" + (f", {skipped} skipped" if skipped else ""))
     lines += [
-        f"at most {format_seconds(upper_s)} ({spec.budget_s:g} s a case), usually a third of that",
+        f"at most {format_seconds(upper_s)} ({spec.budget_s:g} s a case), usually a third of that"
+        if spec.iters is None
+        else f"how long {spec.iters} operations a case take is not known beforehand",
         f"buffers of {format_size(largest)} a rank for the largest case",
     ]
     lines += [f"  skipped: {reason}" for reason in dict.fromkeys(item.skip for item in planned if item.skip)]
@@ -118,7 +122,7 @@ class _Screen:
         self.table: SweepTable | NcclTestsLog | None = None
         self.beside, self.contention = Beside(), Contention()
         self.header: RunHeader | None = None
-        self.n_done = self.n_before = 0
+        self.n_done = self.n_before = self.n_ok = 0
         self.probing = False
 
     def show(self, event: flow.Event) -> None:
@@ -136,6 +140,7 @@ class _Screen:
                 self.progress.update(done % max(1, event.n_cases), event.n_cases, event.collective, format_size(event.nbytes))
             case flow.Kept():
                 self.n_done += 1
+                self.n_ok += event.point.status == "ok"
                 with self.progress.paused():
                     if self.options.as_json:
                         self.stdout.write(json.dumps(event.point.to_json()) + "\n")
@@ -202,6 +207,10 @@ class _Screen:
             self.stdout.write(self.contention.text() + self.beside.text() + algorithms_text(event.algorithms))
         if self.header is not None and event.path is not None and not self.options.as_json and self.options.output_format == "table":
             self.stdout.write(f"\n{event.n_points} points in {event.path}\n")
+        elif event.path is not None and not event.exit_code:
+            self.stderr.write(f"note: {event.n_points} points in {event.path}\n")
+        if self.header is not None and self.n_done and not self.n_ok and not event.exit_code:
+            write_warning("nothing was measured: every case was skipped", self.stderr)
         self._banner()
         self.stdout.flush()
         if event.exit_code and speak:

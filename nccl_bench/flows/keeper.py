@@ -27,7 +27,11 @@ WORST = 16
 class Keeper:
     """Turns the supervisor's events into kept points and the flow's events, pass after pass of one run."""
 
-    def __init__(self, spec: SweepSpec, launch: Launch, where: Where, environ: Mapping[str, str], argv: tuple[str, ...]) -> None:
+    def __init__(
+        self, spec: SweepSpec, launch: Launch, where: Where, environ: Mapping[str, str], argv: tuple[str, ...], variants: Json | None = None
+    ) -> None:
+        self.variants: Json = variants or {}
+        """What each variant sets, as run.json keeps it."""
         self.spec, self.launch, self.where, self.environ, self.argv = spec, launch, where, environ, argv
         self.joined: Joined | None = None
         self.writer: RunWriter | None = None
@@ -75,7 +79,9 @@ class Keeper:
         header = header_of(self.joined, go, self.spec, self.launch, self.environ, self.argv, started_at)
         self.fabric, notes = fabric_of(self.joined, nccl=go.backend == "nccl", shared_gpu=go.shared_gpu, environ=self.environ)
         topology = None if self.fabric.topology is None else topology_json(self.fabric.topology)
-        header = replace(header, topology=topology, warnings=(*header.warnings, *notes))
+        header = replace(
+            header, topology=topology, warnings=(*header.warnings, *notes, *self._cautions(go)), spec={**header.spec, "variants": self.variants}
+        )
         path = self.where.out or default_path(
             self.where.root,
             started_at,
@@ -91,6 +97,15 @@ class Keeper:
             yield Noted(text=text)
         for text in header.warnings:
             yield Warned(text=text)
+
+    def _cautions(self, go: Go) -> Iterator[str]:
+        """What was asked for and does less than it seems to."""
+        if self.variants and go.backend != "nccl":
+            yield "variants set variables of NCCL, which gloo ignores: what differs between them here is noise"
+        if self.spec.warmup_iters == 0:
+            yield "-w 0: nothing is warmed up, so first batches include making connections"
+        if "pingpong" in self.spec.collectives and go.world_size % 2 and go.world_size > 1 and self.spec.pair is None:
+            yield f"pingpong pairs rank i with i + {go.world_size // 2}: rank {go.world_size - 1} sits out"
 
     def _message(self, content: Json) -> Iterator[Event]:
         if self.writer is None:

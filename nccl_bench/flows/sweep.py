@@ -47,8 +47,8 @@ def sweep(
 
     Raises UsageError, LaunchError and what else ends a run before it begins.
     """
-    keeper = Keeper(spec, launch, where, environ, tuple(argv))
-    offer = {"nccl_bench": __version__, "torch": torch_version(), "options": spec.digest(), "variants": ",".join(str(v.name) for v in variants)}
+    keeper = Keeper(spec, launch, where, environ, tuple(argv), {str(variant.name): variant.env for variant in variants})
+    offer = {"nccl_bench": __version__, "torch": torch_version(), "options": {**spec.to_json(), "variants": str(keeper.variants)}}
     ended = Ended(exit_code=0, why="")
     for number, variant in enumerate((Variant(), *variants)):
         asked = replace(spec, variant=variant.name)

@@ -16,6 +16,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "nic-only": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
 }
 """Settings of NCCL (user guide, environment variables): one algorithm, no in-switch reduction, network reduction, all traffic over NICs."""
+_LAUNCH = re.compile(r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_\w+|NCCL_BENCH_\w+|PYTHON\w*|LD_\w+|PATH|CUDA_VISIBLE_DEVICES")
+"""Variables by which ranks find themselves and each other: a variant that changes them is another run."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,31}")
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
@@ -49,5 +51,7 @@ def _settings(text: str, settings: str) -> dict[str, str]:
         match = _SETTING.fullmatch(part)
         if match is None:
             raise UsageError(f"--variant {text!r}: {part!r} is not NAME=VALUE", "for example --variant 4ch:NCCL_MAX_NCHANNELS=4,NCCL_PROTO=Simple")
+        if _LAUNCH.fullmatch(match[1]):
+            raise UsageError(f"--variant {text!r}: {match[1]} is no setting of NCCL: it says where ranks are", "set it for the whole run instead")
         env[match[1]] = match[2]
     return env

@@ -341,7 +341,7 @@ def _board_host(environ: Mapping[str, str], chosen: _Source, slurm: _Source | No
 def _check_port(text: str | None) -> None:
     """Raise LaunchError where MASTER_PORT is no port: ranks that read it differently would wait for each other in vain."""
     if text is not None and not (text.isdigit() and 0 < int(text) < 1 << 16):
-        raise LaunchError(f"MASTER_PORT={text!r} is no port", "set it to the same number below 32768 on all ranks, or leave it out under srun and mpirun")
+        raise LaunchError(f"MASTER_PORT={text!r} is no port", "set the same number below 32768 on all ranks, or leave it out under srun and mpirun")
 
 
 def _token(environ: Mapping[str, str], chosen: _Source) -> str:

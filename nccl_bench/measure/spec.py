@@ -290,6 +290,14 @@ def parse_clocks(text: str) -> tuple[ClockChoice, ...]:
     return words
 
 
+def parse_register(text: str) -> Register:
+    """A word, or the number that nccl-tests' -R takes: 0 none, 1 local (user) buffers, 2 symmetric."""
+    word = {"0": "none", "1": "user", "2": "symmetric"}.get(text, text.lower())
+    if word not in get_args(Register):
+        raise UsageError(f"-R/--register {text!r}: it is one of {' '.join(get_args(Register))}", "or nccl-tests' 0, 1, 2: none, user, symmetric")
+    return word  # type: ignore[return-value]
+
+
 def parse_pair(text: str) -> tuple[int, int]:
     """ "A,B": two ranks."""
     ranks = [_int("--pair", word) for word in _split((text,))]

@@ -45,15 +45,16 @@ def batches_per_series(batch_us: float, budget_s: float) -> int:
 class StopRule:
     """Collects series of batch times and says when enough is known."""
 
-    def __init__(self, *, precision: float, budget_s: float, quantum_us: float = 0.0, n_batches: int | None = None) -> None:
+    def __init__(self, *, precision: float, budget_s: float, quantum_us: float = 0.0, n_batches: int | None = None, least: bool = False) -> None:
         """Stop at `precision` (half-width of the 95 % interval over the median) or `budget_s`; or after exactly `n_batches`.
 
-        quantum_us: the clock's step over the operations of a batch.
+        quantum_us: the clock's step over the operations of a batch. least: stop after the six series of an interval, however wide.
         """
         self.precision = precision
         self.budget_s = budget_s
         self.quantum_us = quantum_us
         self.n_batches = n_batches
+        self.least = least
         self.batches: list[float] = []
         """Usable batches so far: max over ranks, µs an operation."""
         self.series: list[float] = []
@@ -76,6 +77,8 @@ class StopRule:
         """Why to stop now; None to go on."""
         if self.n_batches is not None:
             return "iters" if len(self.batches) + self.n_discarded >= self.n_batches or self.n_series >= MAX_SERIES else None
+        if self.least and self.n_series >= MIN_SERIES:
+            return "precision" if self.rel_half_width() <= self.precision else "iters"
         if self.n_series >= MIN_SERIES and self.rel_half_width() <= self.precision:
             return "precision"
         # A clock that stands still, runs backwards or gives NaN must not keep the sweep for ever: "not less" holds for NaN.

@@ -182,8 +182,7 @@ class Sweeper:
         first_us = self._warm_up(run)
         n_total = None if spec.iters is None else spec.iters // timer.k
         quantum = timer.quantum_us / run.op.trips
-        precision = math.inf if lateness else spec.precision
-        rule = StopRule(precision=precision, budget_s=spec.budget_s, quantum_us=quantum, n_batches=n_total)
+        rule = StopRule(precision=spec.precision, budget_s=spec.budget_s, quantum_us=quantum, n_batches=n_total, least=lateness)
         first = batches_per_series(first_us * timer.k * run.op.trips, spec.budget_s)
         if timer.k == 1 and timer.sample == "op" and first == MAX_BATCHES:
             first = OPS_FAST  # single quick operations: more of them cost nothing
@@ -293,7 +292,7 @@ class Sweeper:
         if wrong_count:
             point = replace(point, status="failed", reason=wrong_words(wrong_count, wrong))
         elif self.spec.warmup_iters == 0:
-            point = replace(point, reason="not warmed up (-w 0): the first batch includes making connections")
+            point = replace(point, reason="not warmed up (-w 0)")
         return Measured(point=point, batches_us=tuple(rule.batches), lateness_us=self._lateness(run), wrong=wrong)
 
     def _check(self, run: _Run) -> tuple[int, Json | None]:

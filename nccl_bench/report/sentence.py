@@ -101,7 +101,8 @@ def _speed(name: str, good: list[tuple[Point, Ceiling]], look: Look) -> str:
     if not with_rate:
         return f"{name}: {ONE_RANK}" if good[0][0].n_ranks == 1 else f"{name}: no bus bandwidth"
     peak, ceiling = max(with_rate, key=lambda item: item[0].busbw_GBps or 0.0)
-    text = f"{name} reaches {format_GBps(peak.busbw_GBps)} GB/s at {short_size(peak.nbytes, peak.requested_nbytes)}"
+    rate = format_GBps(peak.busbw_GBps) if (peak.busbw_GBps or 0.0) >= 0.0005 else "less than 0.001"
+    text = f"{name} reaches {rate} GB/s at {short_size(peak.nbytes, peak.requested_nbytes)}"
     if look.not_nccl or look.shared_gpu:
         return f"{text} ({'gloo, not NCCL' if look.not_nccl else 'shared GPU, not a measurement'})"
     limit = f" (limited by {ceiling.limited_by})" if ceiling.limited_by else ""
@@ -141,8 +142,14 @@ def half_bandwidth_nbytes(points: Iterable[Rated]) -> float | None:
 
 
 def _one_call(isolated: Iterable[Point]) -> list[str]:
-    times = [(point.nbytes, point.time_us.median) for point in isolated if point.time_us is not None]
-    return [f"one call alone {format_us(min(times)[1])} at {format_size(min(times)[0])}"] if times else []
+    """The smallest isolated case, with half of its interval where that is not negligible."""
+    known = [(point.nbytes, point.time_us) for point in isolated if point.time_us is not None]
+    if not known:
+        return []
+    nbytes, times = min(known, key=lambda item: item[0])
+    half = 0.0 if times.ci_low is None or times.ci_high is None else (times.ci_high - times.ci_low) / 2 / times.median
+    sure = "" if half < 0.02 else f" (± {format_percent(half)} %)"
+    return [f"one call alone {format_us(times.median)}{sure} at {format_size(nbytes)}"]
 
 
 def _dispatch(rows: list[tuple[Point, Ceiling]]) -> list[str]:
@@ -172,6 +179,9 @@ def _trouble(rows: list[tuple[Point, Ceiling]]) -> str:
     if above:
         line = format_GBps(max(ceiling.line_GBps or 0.0 for _, ceiling in above))
         text += f" Above the physical limit ({line} GB/s) at {_sizes(point for point, _ in above)}: the limit or the measurement is wrong."
+    spent = sum(point.stop == "time" for point, _ in rows)
+    if spent:
+        text += f" {spent} of {len(rows)} rows spent their budget before their interval was narrow enough."
     for status in ("failed", "skipped"):
         some = [point for point, _ in rows if point.status == status]
         text += f" {len(some)} {status}." if some else ""
