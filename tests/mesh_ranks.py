@@ -80,7 +80,10 @@ def tiny_model() -> Any:
 
 
 def trained(world: Any, how: str, steps: int, batch: int, seq: int) -> list[dict[str, Any]]:
-    """Really train TINY by DDP or FSDP2; by step: bytes and µs of every collective that torch called, and the step's µs (max over ranks)."""
+    """Really train TINY by DDP or FSDP2; by step: bytes and µs of every collective that torch called, and the step's µs.
+
+    µs of a collective are the least over ranks: who comes last waits for nobody.
+    """
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -114,7 +117,7 @@ def trained(world: Any, how: str, steps: int, batch: int, seq: int) -> list[dict
 
         model = DistributedDataParallel(model)
 
-        def hook(_state: Any, bucket: Any) -> Any:
+        def hook(_state, bucket):  # torch refuses annotations of another spelling than its own
             started = time.perf_counter()
             dist.all_reduce(bucket.buffer())
             seen.append(("allreduce", bucket.buffer().numel() * bucket.buffer().element_size(), (time.perf_counter() - started) * 1e6))
@@ -145,6 +148,6 @@ def trained(world: Any, how: str, steps: int, batch: int, seq: int) -> list[dict
         world.set_deadline()
         rows.append(
             {"names": [name for name, _n, _us in seen], "nbytes": [nbytes for _name, nbytes, _us in seen],
-             "us": world.max_reduce(own) if own else [], "step_us": world.max_reduce((timed[-1],))[0], "params": counted}
+             "us": [-us for us in world.max_reduce([-us for us in own])], "step_us": world.max_reduce((timed[-1],))[0], "params": counted}
         )  # fmt: skip
     return rows
