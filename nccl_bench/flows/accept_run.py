@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from nccl_bench.errors import DataError
+from nccl_bench.errors import BUG, DataError, UsageError, WrongDataError
 from nccl_bench.fabric import counters
 from nccl_bench.flows.council import SILENT_S, Council, Outcome, Serve, ask, run_worlds
 from nccl_bench.flows.doctor import Diagnosis
@@ -154,8 +154,8 @@ def lost_hosts(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> d
     """Hosts whose process was silent, or whom a world's report names as dead or absent; of node-local worlds, the host itself."""
     found = {run.members[rank]: "its supervisor was silent" for rank in outcome.silent if rank in run.members}
     for members, world in zip(worlds, outcome.worlds, strict=True):
-        if world.exit_code in (0, 7):
-            continue
+        if world.exit_code in (0, WrongDataError.exit_code, BUG, UsageError.exit_code) or world.exit_code > BUG:
+            continue  # nothing of this speaks against a host
         hosts = {run.members[rank] for rank in members if rank in run.members}
         if len(hosts) == 1:
             found.setdefault(hosts.pop(), world.why)

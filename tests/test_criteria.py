@@ -1,0 +1,162 @@
+"""Criteria files, rows, verdicts: what is missing, noisy or above physics is never green."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import junitparser
+import pytest
+
+from nccl_bench.errors import UsageError
+from nccl_bench.records import Ceiling, Group, Point, Times
+from nccl_bench.verdict.criteria import Criteria, parse, read
+from nccl_bench.verdict.evidence import Findings, Suspect
+from nccl_bench.verdict.judge import Case, Row, drain, judge
+from nccl_bench.verdict.junit import junit_xml, prometheus
+
+ROOT = Path(__file__).parent.parent
+GIB = 1 << 30
+EXPECTED = Ceiling(expected_low_GBps=400.0, expected_high_GBps=450.0, attainable_GBps=480.0, limited_by="8x 400G NICs", line_GBps=500.0)
+
+
+def point(rate: float, *, stage: str = "cluster", ranks: tuple[int, ...] = (0, 1), nbytes: int = GIB, wrong: int | None = 0, **more: Any) -> Point:
+    us = nbytes / rate * 1e-3
+    return Point(
+        collective="all_reduce", dtype="float32", op="sum", root=None, nbytes=nbytes, requested_nbytes=nbytes, count=nbytes // 4, n_ranks=len(ranks),
+        placement="in", clock="graph", regime="streaming", stage=stage, group=Group(axis=stage, size=len(ranks), slowest=ranks), busbw_GBps=rate,
+        n_wrong=wrong, time_us=Times(median=us, mean=us, min=us, max=us, p95=us * 1.02), **more,
+    )  # fmt: skip
+
+
+def case(*points: Point, **more: Any) -> Case:
+    values = {"points": points, "rank_hosts": ("h0", "h1", "h2", "h3"), "counters_read": True, "n_hosts": 2, **more}
+    return Case(**values)
+
+
+def status(verdict: Any, criterion: str) -> list[str]:
+    return [row.status for row in verdict.rows if row.criterion.startswith(criterion)]
+
+
+@pytest.mark.parametrize("rate, expected", [(430, "pass"), (395, "warn"), (300, "fail"), (501, "inconclusive")])
+def test_bandwidth_against_what_is_expected_and_above_the_line_is_inconclusive(rate, expected):
+    verdict = judge(case(point(rate)), Criteria(), lambda _: EXPECTED)
+    assert status(verdict, "all_reduce bandwidth") == [expected]
+    assert verdict.exit_code == {"pass": 0, "warn": 0, "fail": 1, "inconclusive": 8}[expected]
+
+
+def test_unknown_hardware_small_messages_and_no_data_are_inconclusive():
+    assert judge(case(point(430)), Criteria(), lambda _: Ceiling()).exit_code == 8
+    assert judge(case(point(430, nbytes=1 << 20)), Criteria(), lambda _: EXPECTED).exit_code == 8
+    assert judge(case(point(430), counters_read=False), Criteria(), lambda _: EXPECTED).exit_code == 8
+    assert judge(case(point(430, wrong=None)), Criteria(), lambda _: EXPECTED).exit_code == 8
+    assert judge(replace(case(), counters_read=False), Criteria(), lambda _: EXPECTED).exit_code == 8
+
+
+def test_a_stated_floor_fails_a_row_and_passes_it_only_with_like_nodes():
+    ceiling = Ceiling(attainable_GBps=400.0, line_GBps=500.0)
+
+    def rows(*rates: float) -> list[str]:
+        points = [point(rate, stage="node", ranks=(2 * at, 2 * at + 1)) for at, rate in enumerate(rates)]
+        return status(judge(case(*points), Criteria(), lambda _: ceiling, lambda _: 0.85), "all_reduce bandwidth")
+
+    assert rows(330) == ["fail"]
+    assert rows(350) == ["inconclusive"]
+    assert rows(350, 352) == ["pass", "pass"]
+    assert rows(350, 395) == ["inconclusive", "inconclusive"]
+
+
+def test_wrong_data_ends_7_and_a_rehearsal_8_whatever_its_rows_say():
+    assert judge(case(point(430, wrong=3)), Criteria(), lambda _: EXPECTED).exit_code == 7
+    for more in ({"not_nccl": True}, {"shared_gpu": True}):
+        verdict = judge(case(point(430), **more), Criteria(), lambda _: EXPECTED)
+        assert (verdict.exit_code, verdict.status) == (8, "inconclusive")
+        assert "rehearsal" in verdict.why
+
+
+def test_unlike_nodes_suspects_exclusions_and_counters_fail():
+    points = [point(rate, stage="node", ranks=(2 * at, 2 * at + 1)) for at, rate in enumerate((430, 380))]
+    assert status(judge(case(*points, rank_hosts=("h0", "h0", "h1", "h1")), Criteria(), lambda _: EXPECTED), "all_reduce alike") == ["fail"]
+    suspect = Suspect(kind="nic", host="h1", nic="mlx5_3", score=0.5, chance=1e-12, evidence=("-50 %",))
+    verdict = judge(case(point(430), findings=Findings(suspects=(suspect,)), pairs_ran=True), Criteria(), lambda _: EXPECTED)
+    assert (verdict.exit_code, verdict.why) == (1, "fail: 1 rows, all through h1")
+    assert drain(Findings(suspects=(suspect,)), verdict.rows, [{"host": "h9"}]) == ["h1", "h9"]
+    gone = judge(case(point(430), excluded=({"host": "h7", "stage": "node", "reason": "silent"},)), Criteria(), lambda _: EXPECTED)
+    assert gone.exit_code == 1
+    moved = ({"host": "h1", "device": "mlx5_0", "counter": "link_downed", "text": "link_downed +1", "stage": "pairs"},)
+    assert judge(case(point(430), counters=moved), Criteria(), lambda _: EXPECTED).exit_code == 1
+    assert judge(case(point(430), counters=moved), parse({"counters": {"errors": "warn"}}, "x"), lambda _: EXPECTED).exit_code == 0
+
+
+def test_rdma_that_is_there_and_carries_nothing_fails():
+    assert status(judge(case(point(430), has_rdma=True, rdma_bytes=5), Criteria(), lambda _: EXPECTED), "RDMA") == ["fail"]
+    assert status(judge(case(point(430), has_rdma=True, rdma_bytes=None), Criteria(), lambda _: EXPECTED), "RDMA") == ["inconclusive"]
+    assert status(judge(case(point(430), has_rdma=True, rdma_bytes=99 * GIB), Criteria(), lambda _: EXPECTED), "RDMA") == ["pass"]
+
+
+@pytest.mark.parametrize("statistic, rate, expected", [("largest", 420, "pass"), ("max", 420, "pass"), ("average", 420, "fail")])
+def test_a_vendors_number_is_judged_by_the_statistic_it_was_measured_by(statistic, rate, expected):
+    criteria = parse({"require": [{"collective": "allreduce", "min_busbw_GBps": 400, "statistic": statistic, "source": "contract 7"}]}, "c.toml")
+    verdict = judge(case(point(rate), point(10, nbytes=1 << 20)), criteria, lambda _: EXPECTED)
+    (row,) = [row for row in verdict.rows if "as required" in row.criterion]
+    assert (row.status, row.source) == (expected, "contract 7")
+    assert ("average" in row.reason) == (statistic == "average")
+
+
+@pytest.mark.parametrize(
+    "record, said",
+    [
+        ({"bandwith": {}}, "did you mean 'bandwidth'"),
+        ({"bandwidth": {"shar": 1}}, "did you mean 'share'"),
+        ({"bandwidth": {"share": "much"}}, "a number between"),
+        ({"bandwidth": {"share": True}}, "a number between"),
+        ({"bandwidth": {"shares": {"allreduces": 0.9}}}, "allreduces"),
+        ({"require": [{"collective": "all_reduce"}]}, "neither min_busbw_GBps nor max_latency_us"),
+        ({"require": [{"stage": "moon", "collective": "all_reduce", "max_latency_us": 1}]}, "stage is one of"),
+        ({"doctor": {"fail": "warn"}}, "a list of"),
+        ({"counters": {"errors": "maybe"}}, "fail, warn or ignore"),
+    ],
+)
+def test_a_key_or_value_that_is_none_is_a_usage_error_that_says_which(record, said):
+    with pytest.raises(UsageError) as caught:
+        parse(record, "c.toml")
+    assert said in "\n".join([caught.value.why, *caught.value.hints])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "criteria").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_example_is_read_and_every_threshold_has_a_source(path):
+    criteria = read(path)
+    assert all(source for _, _, source in criteria.thresholds())
+
+
+def test_there_are_examples():
+    assert len(list((ROOT / "criteria").glob("*.toml"))) >= 3
+
+
+def test_a_file_that_is_no_toml_is_a_usage_error(tmp_path):
+    (tmp_path / "c.toml").write_text("share = = 1")
+    for path in (tmp_path / "c.toml", tmp_path / "none.toml"):
+        with pytest.raises(UsageError):
+            read(path)
+
+
+def test_junit_has_a_suite_a_stage_and_inconclusive_is_an_error():
+    rows = [
+        Row(criterion="a", stage="node", status="pass"), Row(criterion="b", stage="node", status="fail", reason="<slow> & \"bad\""),
+        Row(criterion="c", stage="cluster", status="inconclusive"), Row(criterion="d", stage="cluster", status="warn"),
+    ]  # fmt: skip
+    xml = junitparser.JUnitXml.fromstring(junit_xml(rows, "accept"))
+    assert (xml.tests, xml.failures, xml.errors) == (4, 1, 1)
+    assert [suite.name for suite in xml] == ["node", "cluster"]
+
+
+def test_prometheus_text_has_verdict_rows_and_rates():
+    verdict = judge(case(point(430)), Criteria(), lambda _: EXPECTED)
+    record = {"exit_code": 0, "rows": [row.to_json() for row in verdict.rows], "suspects": []}
+    text = prometheus(record)
+    assert "nccl_bench_accept_exit_code 0\n" in text
+    assert "nccl_bench_accept_busbw_bytes_per_second{" in text
+    assert " 4.3e+11\n" in text
+    for line in text.splitlines():
+        assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2
