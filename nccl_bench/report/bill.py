@@ -67,7 +67,8 @@ def _memory(answer: Answer, wide: bool) -> list[str]:
     else:
         line = f"memory: {memory.verdict}: {used} of {memory.of_nbytes / 1e9:.0f} GB on the heaviest stage ({heaviest.stage})"
     parts = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in heaviest.parts.items() if value >= 5e7)
-    return [line, *([f"  {parts} GB"] if parts else []), *([f"  stage {row.stage}: {row.nbytes / 1e9:.1f} GB" for row in memory.stages] if wide else [])]
+    stages = [f"  stage {row.stage}: {row.nbytes / 1e9:.1f} GB" for row in memory.stages] if wide else []
+    return [line, *([f"  {parts} GB"] if parts else []), *stages]
 
 
 def _groups(answer: Answer, fabric: Fabric) -> list[str]:
