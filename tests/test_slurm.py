@@ -51,7 +51,7 @@ def test_every_script_is_strict_takes_whole_nodes_gives_a_minute_and_hands_optio
     assert {"#SBATCH --exclusive", "#SBATCH --signal=TERM@60", "##SBATCH --partition=", "##SBATCH --account="} <= set(head.splitlines())
     assert not re.search(r"^#SBATCH --(partition|account|qos|constraint|nodelist)", head, re.MULTILINE)
     assert "export" not in text
-    assert re.search(r'nccl-bench (sweep|plan) "(\$@|\$\{@:3\})"', body)
+    assert re.search(r'nccl-bench (sweep|plan|accept) "(\$@|\$\{@:3\})"', body)
     for command in re.split(r"\n(?=\S| *srun )", body):
         if command.lstrip().startswith("srun ") and "nccl-bench sweep" in command:
             assert '--cpus-per-task="${SLURM_CPUS_PER_TASK:-' in command

@@ -117,7 +117,7 @@ def with_parameter(text: str, name: str, value: str, kind: str) -> str:
 def with_srun_options(text: str, options: Mapping[str, str]) -> str:
     """The script with more options for srun; values are shell words already."""
     words = "".join(f" --{name}={value}" for name, value in options.items())
-    return text.replace("srun_options=(--kill-on-bad-exit=1)", f"srun_options=(--kill-on-bad-exit=1{words})", 1)
+    return re.sub(r"(srun_options=\(--kill-on-bad-exit=[01])\)", lambda found: f"{found[1]}{words})", text, count=1)
 
 
 def _word(name: str, value: str) -> str:
