@@ -99,7 +99,7 @@ def cost_of(model: Model, layout: Layout, setting: Setting) -> StepCost:
     known: dict[object, _StageCost] = {}
     costs = []
     for stage in stages:
-        key = (len(stage.layers), sum(model.is_moe(i) for i in stage.layers), stage.first, stage.last)
+        key = (len(stage.layers), model.n_moe(stage.layers), stage.first, stage.last)
         if key not in known:
             calls = step_calls(model, layout, stage)
             priced = [(call, setting.pricer(call.collective, call.nbytes, setting.places.of(mesh, call.axis))) for call in calls]

@@ -57,14 +57,14 @@ class Memory:
 def memory_of(model: Model, layout: Layout, gpu_nbytes: int | None, headroom: float = HEADROOM) -> Memory:
     """Memory of every stage, and whether the heaviest fits."""
     stages = stages_of(layout, model)
-    found: dict[object, dict[str, float]] = {}
+    states: dict[object, dict[str, float]] = {}
     rows = []
     for stage in stages:
         in_flight = min(layout.microbatches, layout.pp - stage.index)
-        key = (len(stage.layers), sum(model.is_moe(i) for i in stage.layers), stage.first, stage.last, in_flight)
-        if key not in found:
-            found[key] = {**_state(model, layout, stage), **_activations(model, layout, stage, in_flight)}
-        rows.append(StageMemory(stage=stage.index, parts=found[key]))
+        key = (len(stage.layers), model.n_moe(stage.layers), stage.first, stage.last)
+        if key not in states:
+            states[key] = _state(model, layout, stage)
+        rows.append(StageMemory(stage=stage.index, parts={**states[key], **_activations(model, layout, stage, in_flight)}))
     nbytes = max(row.nbytes for row in rows)
     verdict: Verdict | None = None
     if gpu_nbytes is not None:

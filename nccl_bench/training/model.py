@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,10 +102,18 @@ class Model:
         """One routed expert."""
         return self.mlp_matrices * self.hidden * self.moe_ffn
 
+    def n_moe(self, layers: tuple[int, ...]) -> int:
+        """How many of these layers route to experts."""
+        return _count_from(layers, self.dense_layers) if self.experts else 0
+
     def resident_params(self, layer: int) -> int:
         """Weights of a layer without its routed experts: attention, two norms, dense MLP or router and shared experts."""
+        return self.resident_of(self.is_moe(layer))
+
+    def resident_of(self, moe: bool) -> int:
+        """The same, for any layer of that kind."""
         base = self.attention_params() + 2 * self.hidden
-        if not self.is_moe(layer):
+        if not moe:
             return base + self.dense_mlp_params()
         return base + self.hidden * self.experts + self.mlp_matrices * self.hidden * self.shared_ffn
 
@@ -142,6 +151,11 @@ class Model:
         if self.mla is not None:
             return 2 * self.heads * seq * (self.mla.qk_nope + self.mla.qk_rope + self.mla.v_dim)
         return 4 * self.heads * self.head_dim * seq
+
+
+@cache
+def _count_from(layers: tuple[int, ...], first: int) -> int:
+    return sum(layer >= first for layer in layers)
 
 
 def step_flops(model: Model, seq: int, gbs: int, basis: str = "full-attention") -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from nccl_bench.errors import UsageError
 from nccl_bench.groups import MEGATRON_ORDER, MEGATRON_PP_DP_ORDER
 from nccl_bench.training.cost import cost_of
-from nccl_bench.training.layout import Layout, why_not
+from nccl_bench.training.layout import Layout, split_layers, why_not
 from nccl_bench.training.memory import memory_of
 from nccl_bench.training.model import Model
 from nccl_bench.training.plan import TIE_FRAC, Answer, Fabric, answer
@@ -89,7 +89,8 @@ def search(
     rows: list[tuple[float, Layout]] = []
     n_tried = n_impossible = n_unpriced = 0
     seen: set[Layout] = set()
-    for layout in candidates(base, world, fixed, max_tp, per_node):
+    for even in candidates(base, world, fixed, max_tp, per_node):
+        layout = _shared_out(even, model)
         if layout in seen or why_not(layout, model) is not None:
             continue
         seen.add(layout)
@@ -117,6 +118,14 @@ def search(
             tie, leader = tie + 1, step_s
         answers.append(replace(answer(model, layout, fabric, basis, deep=not answers), tie_group=tie))
     return Found(answers=tuple(answers), n_tried=n_tried, n_impossible=n_impossible, n_unpriced=n_unpriced, why=_why(answers))
+
+
+def _shared_out(layout: Layout, model: Model) -> Layout:
+    """With layers that stages cannot share evenly said one by one, as Megatron asks (--pipeline-model-parallel-layout)."""
+    chunks = layout.pp * layout.vpp
+    if layout.framework != "megatron" or layout.pp_layout or model.layers % chunks == 0 or chunks > model.layers:
+        return layout
+    return replace(layout, pp_layout=split_layers(model.layers, chunks))
 
 
 def _complain(n_tried: int, n_impossible: int, n_unpriced: int, n_rows: int, world: int) -> None:

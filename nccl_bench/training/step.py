@@ -33,7 +33,7 @@ class Sizes:
 def sizes_of(model: Model, layout: Layout, stage: Stage) -> Sizes:
     """The sizes of a stage; activations are two bytes wide."""
     tokens = layout.seq // layout.cp * layout.mbs
-    moe = sum(model.is_moe(layer) for layer in stage.layers)
+    moe = model.n_moe(stage.layers)
     return Sizes(tokens=tokens, hidden_nbytes=tokens * model.hidden * 2, layers=len(stage.layers), moe_layers=moe,
                  times=2 if layout.recompute == "full" else 1)  # fmt: skip
 

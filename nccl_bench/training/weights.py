@@ -26,11 +26,12 @@ class Weights:
 def weights_of(model: Model, layout: Layout, stage: Stage) -> Weights:
     """The weights of a rank of this stage (Psi). Norms, which tensor parallelism does not shard, are counted in full."""
     norms = 2 * model.hidden * len(stage.layers) + (model.hidden if stage.last else 0)
-    shared = sum(model.resident_params(layer) for layer in stage.layers) - 2 * model.hidden * len(stage.layers)
+    moe_layers = model.n_moe(stage.layers)
+    dense_layers = len(stage.layers) - moe_layers
+    shared = dense_layers * model.resident_of(False) + moe_layers * model.resident_of(True) - 2 * model.hidden * len(stage.layers)
     shared += model.embedding_params if stage.first else 0
     # A tied head is the embedding itself where one rank has both, and a second copy elsewhere.
     shared += model.vocab * model.hidden if stage.last and not (model.tied and stage.first) else 0
-    moe_layers = sum(model.is_moe(layer) for layer in stage.layers)
     experts = moe_layers * model.experts * model.expert_params() // (layout.ep * layout.expert_tp)
     return Weights(dense=shared // layout.tp + norms, experts=experts)
 
