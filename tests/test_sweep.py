@@ -16,7 +16,7 @@ QUICK = {"budget_s": 0.02, "warmup_iters": 1}
 @pytest.fixture(scope="module")
 def everything():
     """Two ranks, all collectives at three sizes."""
-    return on_ranks(2, sweep_on, {"collectives": tuple(COLLECTIVES), "sizes": (64, 4096, 100_010), "budget_s": 0.02})
+    return on_ranks(2, sweep_on, {"collectives": tuple(COLLECTIVES), "sizes": (64, 4096, 100_010), "budget_s": 0.05})
 
 
 def test_every_collective_runs_and_its_data_is_right(everything):
@@ -44,10 +44,12 @@ def test_statistics_are_ordered_and_count_what_ran(everything):
     for point in everything[0]:
         times = point["time_us"]
 
-        assert times["min"] <= times["ci_low"] <= times["median"] <= times["ci_high"] <= times["max"]
+        assert times["min"] <= times["median"] <= times["max"]
+        assert (times["ci_low"] is None) == (point["batches"] < 6)  # a budget overdrawn four times ends a case even so
+        if times["ci_low"] is not None:
+            assert times["min"] <= times["ci_low"] <= times["median"] <= times["ci_high"] <= times["max"]
         assert point["batches"] * (point["ops_per_batch"]) == point["iters"]
         assert len(point["series_us"]) == point["series"] >= 1
-        assert point["batches"] >= 6
         assert (times["p99"] is None) == (point["batches"] < 100)
         # The isolated series that shows lateness is a fixed number of series: it may stop at that count.
         assert point["stop"] in ("precision", "time") or (point["stop"] == "iters" and point["regime"] == "isolated")
