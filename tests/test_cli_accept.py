@@ -1,0 +1,115 @@
+"""accept, pairs and doctor from the front door, on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import junitparser
+import pytest
+from field_cases import FILES, needs_cases
+from host_samples import healthy
+
+
+def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "nccl_bench", *argv], capture_output=True, text=True, check=False, cwd=cwd, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("accept")
+    options = ("--stages", "doctor,pairs,cluster", "--budget", "0.02", "--prometheus", str(folder / "x.prom"), "--drain", "scontrol")
+    return folder / "run", run("accept", "-g", "3", "--backend", "gloo", "-O", str(folder / "run"), *options)
+
+
+def test_a_rehearsal_on_gloo_ends_8_says_so_first_and_last_and_keeps_everything(accepted):
+    path, done = accepted
+    assert done.returncode == 8, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("NOT NCCL")
+    assert lines[-1].startswith("NOT NCCL")
+    assert done.stderr.splitlines()[-1].startswith("nccl-bench: exit 8: a rehearsal (not NCCL)")
+    assert "thresholds:" in done.stderr
+    verdict = json.loads((path / "verdict.json").read_text())
+    assert set(verdict) >= {"status", "exit_code", "rows", "suspects", "excluded", "drain"}
+    assert set(verdict["rows"][0]) == {"criterion", "stage", "status", "measured", "required", "unit", "reason", "source", "hosts"}
+    assert all(row["source"] for row in verdict["rows"])
+    assert junitparser.JUnitXml.fromfile(str(path / "junit.xml")).tests == len(verdict["rows"])
+    page = (path / "certificate.html").read_text()
+    assert "INCONCLUSIVE: not accepted" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+    assert "nccl_bench_accept_exit_code 8" in (path.parent / "x.prom").read_text()
+
+
+def test_a_recorded_run_is_judged_again_to_the_same_rows_and_by_other_criteria_to_others(accepted, tmp_path):
+    path, _ = accepted
+    again = run("accept", "--run", str(path), "--json", "--junit", str(tmp_path / "j.xml"), "--html", str(tmp_path / "c.html"))
+    assert again.returncode == 8
+    assert json.loads(again.stdout)["rows"] == json.loads((path / "verdict.json").read_text())["rows"]
+    (tmp_path / "c.toml").write_text('[[require]]\ncollective = "all_reduce"\nmin_busbw_GBps = 9e5\nsource = "annex B"\n')
+    other = run(
+        "accept",
+        "--run",
+        str(path),
+        "--json",
+        "--criteria",
+        str(tmp_path / "c.toml"),
+        "--junit",
+        str(tmp_path / "j.xml"),
+        "--html",
+        str(tmp_path / "c.html"),
+    )
+    row = next(row for row in json.loads(other.stdout)["rows"] if row["source"] == "annex B")
+    assert (row["status"], row["required"]) == ("fail", 9e5)
+    assert other.returncode == 8
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (("--stages", "moon"), "'moon' is no stage"),
+        (("--criteria", "none.toml"), "cannot be read"),
+        (("--oversubscription", "1:4"), "not a ratio"),
+        (("--stages", "soak"), "needs --soak"),
+        (("--mode", "some"), "full, screen or a number"),
+    ],
+)
+def test_what_cannot_be_ends_2(argv, said, tmp_path):
+    done = run("accept", "-g", "2", "--backend", "gloo", "-O", str(tmp_path / "run"), *argv)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_dry_run_says_stages_and_thresholds_and_starts_nothing(tmp_path):
+    done = run("accept", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "stages: doctor, node, nic, pairs, rails, scale, cluster" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_no_acceptance_ends_5(tmp_path):
+    assert run("accept", "--run", str(tmp_path)).returncode == 5
+
+
+@needs_cases
+def test_pairs_judges_somebody_elses_table():
+    done = run("pairs", "--from", str(FILES / "pairs_c01_G8_alltoall.csv"), "--json")
+    assert (done.returncode, json.loads(done.stdout)["suspects"]) == (0, [])
+    bad = run("pairs", "--from", str(FILES / "pairs_a100_5pairs.txt"))
+    assert bad.returncode == 1
+    assert "node nodegn644" in bad.stdout
+    ranks = run("pairs", "--from", str(FILES / "perrank_2node_8groups_time.txt"), "--json")
+    assert [one["gpu"] for one in json.loads(ranks.stdout)["suspects"]] == [0, 1]
+
+
+def test_doctor_reads_a_tree_and_never_calls_the_unknown_ok(tmp_path):
+    done = run("doctor", "--root", str(healthy(tmp_path)), "--json")
+    record = json.loads(done.stdout)
+    assert set(record) == {"checks", "inventory", "silent_hosts"}
+    assert {"id", "status", "hosts", "device", "measured", "expected", "why", "fix", "needs_root"} <= set(record["checks"][0])
+    by_id = {check["id"]: check for check in record["checks"]}
+    assert by_id["nic.count"]["status"] == "ok"
+    assert by_id["gpu.count"]["status"] == "fail", "device files are there and NVML shows nothing"
+    assert done.returncode == 1
