@@ -336,7 +336,7 @@ def check(fault: Fault, run: Run, codes: list[int], seconds: float, left: list[i
         wrong.append("points were lost")
     if fault.says and not any(fault.says in text for text in run.said):
         wrong.append(f"nobody says {fault.says!r}")
-    if fault.do is out_of_memory and not any("out of memory" in str(point["reason"]) for point in run.records() if point["status"] == "skipped"):
+    if fault.do is out_of_memory and not any("does not fit" in str(point["reason"]) for point in run.records() if point["status"] == "skipped"):
         wrong.append("no point says that it was skipped for want of memory")
     if left:
         wrong.append(f"processes left: {left}")
