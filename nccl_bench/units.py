@@ -53,6 +53,14 @@ def parse_seconds(text: str, what: str = "duration") -> float:
     return float(match[1]) * _SECONDS[(match[2] or "s").lower()]
 
 
+def short_or_exact(nbytes: int) -> str:
+    """A size of three digits in a unit that it fills, for columns: "416 MiB", "8.46 GiB"; below 1 KiB exact."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes >= 1 << power:
+            return f"{three_digits(nbytes / (1 << power))} {unit}"
+    return format_size(nbytes)
+
+
 def format_us(time_us: float | None) -> str:
     """A time in µs, as text with three significant digits: "5.87 µs", "34.4 ms", "1.20 s"; "-" for None."""
     if time_us is None or not math.isfinite(time_us):

@@ -9,7 +9,7 @@ from nccl_bench.training.cost import Priced
 from nccl_bench.training.document import Assumption, Money, cost_json, extrapolated, groups_json, observed_json
 from nccl_bench.training.plan import Answer, Fabric
 from nccl_bench.training.search import Found
-from nccl_bench.units import format_percent, format_size, format_us, three_digits
+from nccl_bench.units import format_percent, format_us, short_or_exact, three_digits
 
 WIDTH = 100
 TITLE = {"measured": "measured", "expected": "not measured: what healthy systems of this kind reach", "nothing": "not priced"}
@@ -94,18 +94,10 @@ def _call(row: Priced, wide: bool) -> str:
     cost = "-" if price is None else format_us(price.mid_us) + ("~" if price.extrapolated else "")
     total = "-" if price is None else format_us(price.mid_us * call.count)
     exposed = format_us(row.exposed_us.get("mid")) if row.exposed_us else "-"
-    size = _short(call.nbytes)
+    size = short_or_exact(call.nbytes)
     why = f"{call.why} [{call.source}]" if wide else call.why
     line = f"  {call.kind[:21]:<22}{call.collective:<15}{call.axis[:12]:<13}{size:>10}{call.count:>7}{cost:>10}{total:>9}{exposed:>9}  {why}"
     return line if wide else line[: WIDTH + 20]
-
-
-def _short(nbytes: int) -> str:
-    """A size in a unit that it fills, three digits: exact bytes are in --json."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 1 << power:
-            return f"{three_digits(nbytes / (1 << power))} {unit}"
-    return format_size(nbytes)
 
 
 def _whats(answer: Answer) -> list[str]:

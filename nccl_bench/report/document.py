@@ -19,6 +19,7 @@ from nccl_bench.report.points import points_of_curve
 from nccl_bench.report.redact import redacted
 from nccl_bench.report.sentence import Look, summary
 from nccl_bench.report.tables import text
+from nccl_bench.report.training_section import training_section
 from nccl_bench.report.views import views_of
 from nccl_bench.results.runs import Run
 from nccl_bench.results.store import VERDICT_FILE
@@ -135,6 +136,7 @@ def _sections(views: Sequence[View], warnings: Sequence[str]) -> list[Section | 
         _each("lateness", "Lateness of ranks", [pictures_across.lateness(view) for view in several], views),
         _pairs(several, views),
         _groups(views),
+        *(training_section(Path(view.run.path)) for view in several),
         _cases(views),
         _troubles(views),
         _fabric(several, views),

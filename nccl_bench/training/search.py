@@ -121,9 +121,12 @@ def search(
 
 
 def _shared_out(layout: Layout, model: Model) -> Layout:
-    """With layers that stages cannot share evenly said one by one, as Megatron asks (--pipeline-model-parallel-layout)."""
+    """With layers that stages cannot share evenly said one by one, as Megatron asks (--pipeline-model-parallel-layout).
+
+    Not where it is interleaved: unlike chunks stall each other in a way that the step's formula does not hold.
+    """
     chunks = layout.pp * layout.vpp
-    if layout.framework != "megatron" or layout.pp_layout or model.layers % chunks == 0 or chunks > model.layers:
+    if layout.framework != "megatron" or layout.vpp > 1 or layout.pp_layout or model.layers % chunks == 0 or chunks > model.layers:
         return layout
     return replace(layout, pp_layout=split_layers(model.layers, chunks))
 

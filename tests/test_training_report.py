@@ -1,0 +1,138 @@
+"""What is shown of plans and searches: the page, the section of a report, the picture; told from documents, whole or spoilt."""
+
+import json
+import re
+
+import pytest
+
+from nccl_bench.errors import UsageError
+from nccl_bench.fabric import spec
+from nccl_bench.groups import even_seats, megatron, parse_mesh
+from nccl_bench.records import Group, Point, Times
+from nccl_bench.report.bill import lines_of, search_lines
+from nccl_bench.report.charts_layouts import layouts_svg, write_chart
+from nccl_bench.report.contention import Contention, group_lines
+from nccl_bench.report.training_section import training_section
+from nccl_bench.training.compute import Efficiency
+from nccl_bench.training.document import Money, assumptions_of, plan_json
+from nccl_bench.training.layout import Layout
+from nccl_bench.training.model import preset
+from nccl_bench.training.plan import Fabric, answer
+from nccl_bench.training.price import Places
+from nccl_bench.training.price_expected import expected_pricer, seats_of
+from nccl_bench.training.search import search
+
+TOPOLOGY = spec.topology_of("8xH100-SXM", "8x400-IB", 4)
+FABRIC = Fabric(places=Places(seats_of(TOPOLOGY)), pricer=expected_pricer(TOPOLOGY, {}), rates=Efficiency(eff=0.7, peak_tflops=989.4, hbm_GBps=3350),
+                priced_by="expected", peak_tflops=989.4, memory_nbytes=80 * 10**9)  # fmt: skip
+MODEL, LAYOUT = preset("llama3-8b"), Layout(tp=4, pp=2, dp=4, sp=True, dist_opt=True, gbs=32, seq=4096)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return search(MODEL, Layout(gbs=32, seq=4096, dist_opt=True), 32, FABRIC, "full-attention", top=6, fixed={"mbs": 1}, max_tp=8, per_node=8)
+
+
+@pytest.fixture(scope="module")
+def documents(found):
+    return [{**plan_json(row, FABRIC, Money(), ()), "tie_group": row.tie_group} for row in found.answers]
+
+
+def test_every_line_of_the_bill_has_its_group_price_and_reason():
+    whole = answer(MODEL, LAYOUT, FABRIC, "full-attention")
+    lines = lines_of(whole, FABRIC, Money(), assumptions_of(LAYOUT, FABRIC, "full-attention"), wide=True)
+    text = "\n".join(lines)
+
+    assert lines[0].startswith("llama3-8b on 32 GPUs: TP4 PP2 DP4 SP dist-opt")
+    for row in whole.cost.calls:
+        assert row.call.kind[:21] in text
+        assert row.call.source in text
+    assert "assumed: rank order" in text
+    narrow = lines_of(whole, FABRIC, Money(), assumptions_of(LAYOUT, FABRIC, "full-attention"), wide=False)
+    assert max(map(len, narrow[2:])) <= 200
+    assert re.search(r"\d+ assumptions", "\n".join(narrow))
+
+
+def test_a_ranking_shows_its_ties_and_that_nothing_was_measured(found):
+    lines = search_lines(found, FABRIC)
+
+    assert "not measured" in lines[1]
+    assert sum("tie group" in line for line in lines) == len({row.tie_group for row in found.answers})
+    assert sum(bool(re.match(r" +\d+ +[\d.]+ m?s ", line)) for line in lines) == len(found.answers)
+
+
+def test_the_picture_has_a_bar_a_layout_and_is_the_same_twice(documents, tmp_path):
+    svg = layouts_svg(documents)
+
+    assert svg == layouts_svg(documents)
+    for document in documents:
+        assert document["layout"]["text"][:30] in svg
+    assert "not measured" in svg
+    for name in ("a.svg", "a.png", "a.pdf"):
+        write_chart(documents, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+    with pytest.raises(UsageError, match="no picture"):
+        write_chart(documents, tmp_path / "a.txt")
+    with pytest.raises(UsageError, match="no layout has a step time"):
+        layouts_svg([{**documents[0], "step_s": None}])
+
+
+def test_a_run_with_a_plan_and_a_search_gets_a_section(documents, tmp_path):
+    assert training_section(tmp_path) is None
+    (tmp_path / "plan.json").write_text(json.dumps(documents[0]))
+    (tmp_path / "search.json").write_text(json.dumps(documents))
+    section = training_section(tmp_path)
+
+    assert section.title == "What training pays"
+    assert "priced by what was expected" in section.words[0]
+    assert [table.caption for table in section.tables] == ["The bill of one step", "Layouts, best first"]
+    assert len(section.tables[1].rows) == len(documents)
+    assert all(len(row) == len(table.columns) for table in section.tables for row in table.rows)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"layout": 1}', "[1, 2]", '[{"step_s": 3}]', "null"])
+def test_files_that_are_no_documents_give_no_section(tmp_path, text):
+    for name in ("plan.json", "search.json"):
+        (tmp_path / name).write_text(text)
+
+    assert training_section(tmp_path) is None
+
+
+def test_a_plan_without_a_step_time_still_lists_what_is_sent(tmp_path):
+    silent = Fabric(places=FABRIC.places, pricer=lambda *_: None, rates=None, priced_by="nothing")
+    whole = answer(MODEL, LAYOUT, silent, "full-attention")
+    (tmp_path / "plan.json").write_text(json.dumps(plan_json(whole, silent, Money(), ())))
+
+    assert "no step time" in lines_of(whole, silent, Money(), (), wide=False)[0]
+    assert "no step time" in training_section(tmp_path).words[0]
+
+
+def test_groups_are_listed_with_nodes_and_rails():
+    lines = group_lines(megatron(tp=8, dp=2), ("tp", "dp"), even_seats(16, 8))
+
+    assert lines[0] == "mesh megatron:tp8,cp1,dp2,pp1"
+    assert "2 groups of 8" in lines[1]
+    assert "in one node" in lines[1]
+    assert "8 groups of 2 (first: 0,8): 2 nodes each, 8 at once on a node, 8 of its local ranks, rail-aligned" in lines[2]
+    assert "not rail-aligned" in group_lines(parse_mesh("dp=4,pp=2,tp=2"), ("dp",), even_seats(16, 8))[1]
+
+
+def point(us, **more):
+    fields = {"group": Group(axis="dp", size=2, n_groups=8, slowest=(1, 9), spread_frac=0.25), "special": None, "kind": "collective", **more}
+    return Point(collective="all_reduce", dtype="float32", op="sum", root=None, nbytes=1 << 20, requested_nbytes=1 << 20, count=None, n_ranks=2,
+                 placement="in", clock="graph", regime="streaming", time_us=Times(median=us, mean=us, min=us, max=us), **fields)  # fmt: skip
+
+
+def test_contention_slowdown_and_products_are_told_at_the_end():
+    seen = Contention()
+    assert seen.text() == ""
+    seen.add(point(200.0))
+    seen.add(point(100.0, special="solo"))
+    seen.add(point(150.0, kind="overlap", special="beside tp:all_gather",
+                   details={"own_us": 100.0, "other_us": 50.0, "own_times": 1, "other_times": 2, "slowdown": 1.5}))  # fmt: skip
+    seen.add(point(100.0, kind="gemm", special="qkv 1000x1000x1000", details={"m": 1000, "n": 1000, "k": 1000}))
+    text = seen.text()
+
+    assert "all 8 groups at once take 2.00 times one alone; slowest ranks 1,9, 25 % behind the fastest" in text
+    assert "together 150 µs: 1.50 times the longer one" in text
+    assert "qkv 1000x1000x1000 float32: 100 µs, 20 TFLOPS" in text
