@@ -19,7 +19,8 @@ BF16_PEAK_TFLOPS = 5000.0
 
 
 def command(*args, cwd, timeout=280):
-    return subprocess.run([sys.executable, "-m", "nccl_bench", *map(str, args)], capture_output=True, text=True, cwd=cwd, timeout=timeout, check=False)
+    line = [sys.executable, "-m", "nccl_bench", *map(str, args)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, timeout=timeout, check=False)
 
 
 def ranks():
