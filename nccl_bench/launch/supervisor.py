@@ -166,7 +166,7 @@ class Supervisor:
         elif self._own_reason is not None:
             self._decide_from_here()
         else:
-            self._ending.fail(found)
+            self._ending.fail(found, speak=self._ending.speaks)
 
     def _on_met(self, meeting: Meeting) -> None:
         self._meeting = meeting
