@@ -22,7 +22,17 @@ STEPS = (
 )
 """Who may import whom: only rooms on an earlier step, or its own. flows and report are one step and never meet."""
 STEP = {room: number for number, rooms in enumerate(STEPS) for room in rooms}
-TORCH_HOMES = {"measure.world", "measure.ops", "measure.clocks", "measure.sweep", "measure.data", "measure.events", "measure.pairs", "measure.gemm", "measure.overlap"}
+TORCH_HOMES = {
+    "measure.world",
+    "measure.ops",
+    "measure.clocks",
+    "measure.sweep",
+    "measure.data",
+    "measure.events",
+    "measure.pairs",
+    "measure.gemm",
+    "measure.overlap",
+}
 
 pytestmark = pytest.mark.pure
 
@@ -95,7 +105,7 @@ def test_only_the_measuring_homes_load_torch():
 
 @pytest.mark.parametrize(
     ("library", "homes"),
-    [("pandas", ("verdict.", "report.")), ("matplotlib", ("report.charts",)), ("torch", tuple(TORCH_HOMES) + ("measure.", "launch.facts"))],
+    [("pandas", ("verdict.", "report.")), ("matplotlib", ("report.charts",)), ("torch", (*TORCH_HOMES, "measure.", "launch.facts"))],
 )
 def test_heavy_libraries_stay_in_their_rooms(library, homes):
     for name, path in modules().items():
