@@ -352,3 +352,11 @@ def test_before_the_first_case_those_who_do_not_reach_the_store_are_named_though
     assert "before the first case, reaching torch's store at gpu-001:23456" in verdict.lines[1]
     assert verdict.hang is not None
     assert verdict.hang.situation == "start"
+
+
+def test_what_ranks_that_noticed_a_hang_have_to_say_is_said_once() -> None:
+    noticed = error("comm", "all_gather timed out", idle_s=60.1)
+    hint = "torch's flight recorder: /tmp/record_RANK on each host"
+    noticed["error"] = {**noticed["error"], "hints": [hint]}
+    verdict = judge(scene(8, **{f"r{rank}": noticed for rank in range(8)}))
+    assert [line.strip() for line in verdict.lines].count(hint) == 1

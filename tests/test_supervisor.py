@@ -137,9 +137,9 @@ def place(rank: int, world: int, **more: str) -> dict[str, str]:
 
 
 def _ports() -> Iterator[str]:
-    """Values of MASTER_PORT that no other test session on this machine uses: here they only name the job."""
+    """Values of MASTER_PORT that hardly any other test session on this machine uses: here they only name the job."""
     for number in itertools.count():
-        yield f"{os.getpid()}{number:03}"
+        yield str(5000 + (61 * os.getpid() + number) % 60000)
 
 
 _PORT = _ports()

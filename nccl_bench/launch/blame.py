@@ -27,6 +27,8 @@ Situation = Literal["fabric", "program", "rank", "died", "start", "unknown"]
 
 MAX_NAMED = 8
 """Culprits that are listed one by one, and lines of their output; more are counted."""
+MAX_HINTS = 3
+"""What ranks that noticed a hang themselves have to say, each thing once."""
 MAX_WAITING = 64
 """records.HangReport.waiting."""
 STEPPING_S = 1.0
@@ -177,6 +179,7 @@ def _hung(scene: _Scene) -> Verdict:
         lines.append(_line("no answer", f"{scene.board}, which holds the board: its host, its link or the link of this host is the suspect"))
     if situation != "program":
         lines += _sockets(scene.facts, scene.silent)
+    lines += [_line("", hint) for hint in dict.fromkeys(hint for fact in raised for hint in fact["error"].get("hints", ()))][:MAX_HINTS]
     why = f"no answer from {scene.board}" if scene.partial and scene.board else f"{text} did not finish on any rank"
     if culprits:
         why = f"{collapse(culprits)} {'in another call than the others' if odd else 'did not arrive'}"

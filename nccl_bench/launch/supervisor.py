@@ -326,7 +326,8 @@ class Supervisor:
     def _on_board_lost(self, board: BoardClient) -> None:
         if self._ending.verdict is not None:
             return
-        if self._reason is not None or self._own_reason is not None:
+        known = self._reason or self._own_reason
+        if known is not None and known["kind"] not in ("comm", "hang"):  # those are symptoms of it
             self._decide_from_here()
             return
         error = WorldError(f"{board.board} is gone, and with it the board where the ranks meet", "see what it said last, and its host")

@@ -23,6 +23,7 @@ from nccl_bench.fabric.detect import node_facts
 from nccl_bench.groups import kind_of
 from nccl_bench.launch.channel import Phase, WorkerChannel
 from nccl_bench.measure.cases import Planned, slot_nbytes
+from nccl_bench.measure.flight import flight_record
 from nccl_bench.measure.listing import axes_of, list_cases, mesh_of
 from nccl_bench.measure.nccl_library import running_nccl
 from nccl_bench.measure.spec import SweepSpec, check_backend, with_defaults
@@ -60,7 +61,7 @@ def _describe(err: Exception) -> Json:
     from nccl_bench.measure.world import CollectiveError, OverdueError, first_line
 
     if isinstance(err, (CollectiveError, OverdueError)):
-        return {"kind": "comm", "exit_code": err.exit_code, "why": err.why, "hints": list(err.hints), "lines": []}
+        return {"kind": "comm", "exit_code": err.exit_code, "why": err.why, "hints": [*err.hints, *flight_record(os.environ)], "lines": []}
     if isinstance(err, NcclBenchError):
         return {"kind": "own", "exit_code": err.exit_code, "why": err.why, "hints": list(err.hints), "lines": []}
     lines = traceback.format_exception(err)
