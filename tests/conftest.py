@@ -41,15 +41,26 @@ _NOT_PURE = ("subprocess", "multiprocessing", "importorskip", "torch", "Popen", 
 """Words of a test module that needs torch or other processes."""
 
 
+_MINUTES = {"test_accept_hosts.py", "test_pairs_hosts.py"}
+"""Whole acceptances and all pairs between hosts with shaped links: many minutes together, so only with -m slow."""
+_HELPER = re.compile(r"^(?:from|import) (\w+)", re.MULTILINE)
+
+
 @functools.cache
 def is_pure(path) -> bool:
-    """Whether a test module needs neither torch nor other processes, so that it also runs on other Pythons."""
-    return not any(word in path.read_text() for word in _NOT_PURE)
+    """Whether a test module, and the helpers beside it that it imports, need neither torch nor other processes: it also runs on other Pythons."""
+    text = path.read_text()
+    if any(word in text for word in _NOT_PURE):
+        return False
+    helpers = (path.parent / f"{name}.py" for name in _HELPER.findall(text))
+    return all(is_pure(helper) for helper in helpers if helper.exists())
 
 
 def pytest_collection_modifyitems(items):
     """Mark what is pure; skip GPU tests, with the reason, where there are fewer GPUs than they need."""
     for item in items:
+        if item.path.name in _MINUTES:
+            item.add_marker(pytest.mark.slow)
         if is_pure(item.path):
             item.add_marker(pytest.mark.pure)
         marker = item.get_closest_marker("gpu")
