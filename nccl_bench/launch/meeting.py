@@ -78,16 +78,20 @@ def meet(address: Address, timeout_s: float, stop: threading.Event | None = None
     """
     end = time.monotonic() + timeout_s
     pause_s, trouble = _ROUND_S[0], "nobody listens there"
+    silent_until: dict[int, float] = {}
     while time.monotonic() < end and not (stop and stop.is_set()):
         try:
             addresses = _resolve(address.host)
         except OSError as err:
             addresses, trouble = [], f"the name cannot be resolved: {err.strerror or err}"
         owned = bool(addresses) and any(_is_ours(found) for found in addresses)
-        for port in address.ports if addresses else ():
+        # A stranger who says nothing costs seconds: for as long as he did, only the other ports are asked.
+        for port in [port for port in address.ports if addresses and silent_until.get(port, 0.0) <= time.monotonic()]:
+            began = time.monotonic()
             meeting = _try_port(address, addresses, port, owned, end)
             if isinstance(meeting, Meeting):
                 return meeting
+            silent_until[port] = 2 * time.monotonic() - began if meeting == _stranger(port) else 0.0
             trouble = meeting or trouble
         wait_s = min(pause_s, max(0.0, end - time.monotonic()))
         if stop is not None:
@@ -122,13 +126,17 @@ def _try_port(address: Address, addresses: list[str], port: int, owned: bool, en
             client = _greet(sock, address, max(0.1, min(ANSWER_S + address.world_size / 1000, left_s)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             sock.close()
-            trouble = f"port {port} is not our board"
+            trouble = _stranger(port)
             continue
         mine = next((found for found in addresses if not is_loopback(found)), client[1]) if owned else client[1]
         return Meeting(client=client[0], server=server, store_host=address.host if owned else client[1], address=mine)
     if server is not None:
         server.close()
     return trouble
+
+
+def _stranger(port: int) -> str:
+    return f"port {port} is not our board"
 
 
 def _greet(sock: socket.socket, address: Address, timeout_s: float) -> tuple[BoardClient, str]:
@@ -148,7 +156,8 @@ def _greet(sock: socket.socket, address: Address, timeout_s: float) -> tuple[Boa
 
 def _resolve(host: str) -> list[str]:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    # An IPv4 address in IPv6 clothes, as some hosts files have for the sake of torch's store, is the same once more.
+    return list(dict.fromkeys(str(entry[4][0]).removeprefix("::ffff:") for entry in found))
 
 
 def _is_ours(address: str) -> bool:

@@ -111,8 +111,8 @@ def hosts(*names: str) -> Iterator[Hosts]:
     """Hosts that exist for the time of a with block; any number of sets side by side."""
     set_name = f"nb{os.getpid()}x{next(_COUNT)}"
     made = Hosts(names, set_name, environment(TESTBED=set_name))
-    subprocess.run([HOSTS, "up", *names], env=made.environ, check=True)
     try:
+        subprocess.run([HOSTS, "up", *names], env=made.environ, check=True)
         yield made
     finally:
         subprocess.run([HOSTS, "down"], env=made.environ, check=True)
@@ -180,8 +180,8 @@ class Slurm:
 def slurm(on: Hosts) -> Iterator[Slurm]:
     """A Slurm on these hosts, stopped at the end. Munge wants its folders to be open to all, as those of pytest are not."""
     folder = Path(tempfile.mkdtemp(prefix=on.set_name))
-    subprocess.run([SLURM, "up", str(folder), *on.names], env=on.environ, check=True, stdout=subprocess.DEVNULL)
     try:
+        subprocess.run([SLURM, "up", str(folder), *on.names], env=on.environ, check=True, stdout=subprocess.DEVNULL)
         yield Slurm(on, folder / "slurm.conf")
     finally:
         subprocess.run([SLURM, "down", str(folder)], env=on.environ, check=True)
