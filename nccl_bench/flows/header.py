@@ -17,6 +17,8 @@ from nccl_bench.results.store import utc_text
 
 CONF_FILES = (Path("/etc/nccl.conf"), Path("~/.nccl.conf"))
 """Where NCCL reads settings beside the environment (NCCL user guide, environment variables)."""
+SLOW_IMPORT_S = 20.0
+"""torch from a local disk is imported in 2 to 5 s (1.8 s warm, 2.9 s cold on two cores); so much more is a file system's doing, or a crowd's."""
 PLUGIN_VARIABLES = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN", "NCCL_NET")
 
 
@@ -72,6 +74,17 @@ def _notes(go: Go) -> tuple[str, ...]:
     if go.world_size == 1:
         return ("one rank: nothing crosses a link; bus bandwidth is 0 and nothing here is a verdict",)
     return ()
+
+
+def start_notes(joined: Joined) -> tuple[str, ...]:
+    """What of the start took long."""
+    times = sorted((float(facts["hello"]["import_s"]), int(facts["rank"])) for facts in joined.facts)
+    worst_s, rank = times[-1]
+    if worst_s < SLOW_IMPORT_S:
+        return ()
+    where = f"rank {rank} ({joined.facts[rank]['host']})"
+    median = f", {times[len(times) // 2][0]:.0f} s on the median rank" if len(times) > 1 else ""
+    return (f"importing torch took {worst_s:.0f} s on {where}{median}: from a shared file system? A local disk or an image is faster",)
 
 
 def node_names(joined: Joined) -> list[str]:

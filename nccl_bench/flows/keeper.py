@@ -10,7 +10,7 @@ from nccl_bench.fabric.nccl_log import socket_warning
 from nccl_bench.fabric.topology import topology_json
 from nccl_bench.flows.ceilings import Fabric, fabric_of
 from nccl_bench.flows.events import CaseBegun, Ended, Event, Kept, Listed, Noted, Opened, Warned, Where
-from nccl_bench.flows.header import header_of, node_names
+from nccl_bench.flows.header import header_of, node_names, start_notes
 from nccl_bench.flows.noise import STDERR, complaining, in_few_words, keep_noise
 from nccl_bench.flows.tuning import TuningLog
 from nccl_bench.launch.launchers import Launch
@@ -93,7 +93,7 @@ class Keeper:
         )
         self.writer = create_run(path, header, latest=self.where.out is None)
         yield Opened(header=header, path=path)
-        for text in go.notes:
+        for text in (*go.notes, *start_notes(self.joined)):
             yield Noted(text=text)
         for text in header.warnings:
             yield Warned(text=text)
