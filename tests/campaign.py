@@ -142,7 +142,7 @@ class Run:
         for rank in self.ranks:
             try:
                 _, stderr = rank.communicate(timeout=max(0.1, end - time.monotonic()))
-                codes.append(rank.returncode)
+                codes.append(rank.returncode if rank.returncode >= 0 else 128 - rank.returncode)  # as a shell has it
             except subprocess.TimeoutExpired:
                 rank.kill()
                 _, stderr = rank.communicate()
@@ -325,7 +325,7 @@ FAULTS = (
 def check(fault: Fault, run: Run, codes: list[int], seconds: float, left: list[int]) -> list[str]:
     """What is wrong with how a fault ended."""
     wrong = []
-    killed = {-signal.SIGKILL, 128 + signal.SIGKILL} if "supervisor" in fault.name else set()
+    killed = {128 + signal.SIGKILL} if "supervisor" in fault.name else set()
     if 999 in codes:
         wrong.append("somebody hangs")
     if any(code != fault.code for code in codes if code not in killed):
