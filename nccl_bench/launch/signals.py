@@ -32,8 +32,8 @@ class Signals:
         self._old: dict[int, Any] = {}
         self._old_fd = -1
         self._lock = threading.Lock()
-        self.decided = False
-        """Whether this process has an exit code that a SIGTERM must not change any more.
+        self.decided: int = 0
+        """The exit code that this process has got, which a SIGTERM must not change any more, nor, where it was interrupted, one more Ctrl-C.
 
         srun --kill-on-bad-exit and torchrun answer the first bad exit with SIGTERM to all; srun then reports the highest code.
         """
@@ -49,7 +49,8 @@ class Signals:
         if self._old:
             signal.set_wakeup_fd(self._old_fd)
             for number, handler in self._old.items():
-                signal.signal(number, signal.SIG_IGN if self.decided and number == signal.SIGTERM else handler)
+                over = self.decided and (number == signal.SIGTERM or (number == signal.SIGINT and self.decided > 128))
+                signal.signal(number, signal.SIG_IGN if over else handler)
         with self._lock:
             os.close(self._write)
             self._write = -1

@@ -384,7 +384,7 @@ class Supervisor:
             self.announce(Verdict(exit_code=BUG, why="rank 0 stopped listening", lines=("rank 0 stopped listening to its workers",)))
             if self._board is not None:
                 self._board.set({"leave": True})
-        self._signals.decided = self._ending.verdict is not None and self._ending.verdict.exit_code != 0
+        self._signals.decided = 0 if self._ending.verdict is None else self._ending.verdict.exit_code
         self._crew.close()
         if self._meeting is not None:
             with contextlib.suppress(KeyError, ValueError):
