@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testbed import ROOT, Job, Slurm, header, hosts, needs_slurm, points, slurm, workers_of
+from testbed import ROOT, Job, Slurm, header, hosts, needs_slurm, points, remove_abandoned, slurm, workers_of
 
 SCRIPTS = ROOT / "slurm"
 TEMPLATES = ROOT / "nccl_bench" / "cli" / "sbatch"
@@ -302,3 +302,16 @@ def test_nothing_of_a_cluster_outlives_its_test() -> None:
         assert made.pids()
     assert not made.pids()
     assert not running.conf.parent.exists()
+
+
+ABANDON = "import os, sys\nfrom testbed import hosts, slurm\nwith hosts('h1') as made, slurm(made) as up:\n print(up.conf, flush=True)\n os._exit(1)"
+
+
+@needs_slurm
+def test_what_a_killed_session_left_is_removed_by_the_next_one() -> None:
+    done = subprocess.run([sys.executable, "-c", ABANDON], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    conf = Path(done.stdout.strip())
+    assert conf.exists(), done.stderr
+    remove_abandoned()
+    assert not conf.parent.exists()
+    assert conf.parent.name.split("x")[0] not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout

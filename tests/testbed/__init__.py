@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -106,11 +107,23 @@ class Hosts:
         return found
 
 
+def remove_abandoned() -> None:
+    """Remove what test sessions that were killed have left: sets of hosts are called after the process that made them."""
+    spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    for set_name, pid in set(re.findall(r"^(nb(\d+)x\d+)-", spaces, re.MULTILINE)):
+        if not (Path("/proc") / pid).exists():
+            environ = environment(TESTBED=set_name)
+            for folder in Path(tempfile.gettempdir()).glob(f"{set_name}?*"):
+                subprocess.run([SLURM, "down", str(folder)], env=environ, check=False)
+            subprocess.run([HOSTS, "down"], env=environ, check=False)
+
+
 @contextmanager
 def hosts(*names: str) -> Iterator[Hosts]:
     """Hosts that exist for the time of a with block; any number of sets side by side."""
     set_name = f"nb{os.getpid()}x{next(_COUNT)}"
     made = Hosts(names, set_name, environment(TESTBED=set_name))
+    remove_abandoned()
     try:
         subprocess.run([HOSTS, "up", *names], env=made.environ, check=True)
         yield made
