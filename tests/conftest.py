@@ -37,7 +37,7 @@ def n_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() and dist.is_nccl_available() else 0
 
 
-_NOT_PURE = ("subprocess", "multiprocessing", "importorskip", "torch", "Popen", "fake_worker", "fake_run")
+_NOT_PURE = ("subprocess", "multiprocessing", "importorskip", "torch", "Popen", "fake_worker", "fake_run", "testbed")
 """Words of a test module that needs torch or other processes."""
 
 
