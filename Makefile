@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SITE_TORCH := $(shell $(PYTHON) -c 'import importlib.util as u; print(int(bool(u.find_spec("torch"))))' 2>/dev/null)
 SWEEP ?=
 
-.PHONY: sweep test test-versions lint clean
+.PHONY: sweep test test-versions lint docs dist coverage fuzz clean
 
 sweep: $(VENV)/installed
 	@$(BIN)/python -c 'import torch; from nccl_bench.measure.nccl_library import running_nccl as r; print("torch", torch.__version__, "- libnccl:", *map(str, r()))'
@@ -24,6 +24,14 @@ lint: $(VENV)/tools
 test-versions: $(VENV)/tools
 	tests/other_pythons.sh
 
+# The pages of docs/ as a site in build/site; what is wrong in them ends it.
+docs: $(VENV)/tools
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q
+
+# wheel and sdist in dist/
+dist: $(VENV)/tools
+	$(BIN)/python -m build --no-isolation -o dist .
+
 # Where the base python has torch already, the venv takes it, so that the site's own NCCL is measured.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(if $(filter 1,$(SITE_TORCH)),--system-site-packages) $(VENV)
@@ -35,7 +43,7 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/tools: $(VENV)/installed
-	$(BIN)/python -m pip install -q -c constraints.txt pytest pytest-timeout hypothesis ruff mypy pandas-stubs types-defusedxml pyarrow
+	$(BIN)/python -m pip install -q -c constraints.txt pytest pytest-timeout pytest-cov hypothesis ruff mypy pandas-stubs types-defusedxml pyarrow build setuptools mkdocs-material
 	@touch $@
 
 clean:

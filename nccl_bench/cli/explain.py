@@ -13,6 +13,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from nccl_bench.cli import completion
 from nccl_bench.errors import UsageError
 
 
@@ -32,7 +33,9 @@ class Word:
 
 
 def explain(
-    word: Annotated[str | None, typer.Argument(help="A word of the tables; none: list them.", metavar="[WORD]")] = None,
+    word: Annotated[
+        str | None, typer.Argument(help="A word of the tables; none: list them.", metavar="[WORD]", autocompletion=completion.words)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Say what a word of the tables means: busbw, clock, regime, expected, exit-codes ...

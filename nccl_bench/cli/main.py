@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from nccl_bench.cli.commands import Command, available, by_question
+from nccl_bench.cli.completion import completion_errors, refused_shell
 from nccl_bench.cli.foreign import answer, normalise
 from nccl_bench.cli.outcome import MEANING, Ended
 from nccl_bench.collectives import find
@@ -174,7 +175,9 @@ def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO) -> 
 def _invoke(argv: list[str], rows: tuple[Command, ...]) -> object:
     group: Any = typer.main.get_command(app)
     group.rows = rows
-    return group.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+    with completion_errors(argv):
+        result = group.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+        return refused_shell(argv, result)
 
 
 def _ended(result: object) -> Ended:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from nccl_bench.cli import completion
 from nccl_bench.cli.outcome import Ended
 
 _SIZES, _WHAT, _MESH, _CLOCKS, _STOP = "Sizes", "What is sent", "Groups of training", "Clocks", "When to stop"
@@ -21,6 +22,7 @@ def sweep(
         list[str] | None,
         typer.Argument(
             metavar="[COLLECTIVE]...",
+            autocompletion=completion.collectives,
             help="all_reduce all_gather reduce_scatter sendrecv (these by default) all_to_all broadcast reduce gather scatter pingpong, or all",
         ),
     ] = None,
@@ -69,7 +71,13 @@ def sweep(
     check_level: Annotated[int | None, typer.Option("-c", min=0, help="0: no data check (as nccl-tests)", rich_help_panel=_WHAT)] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="check the data of every case", rich_help_panel=_WHAT)] = True,
     clock: Annotated[
-        str, typer.Option("--clock", help="auto, or a list of graph queued eager host (nccl-bench explain clock)", rich_help_panel=_CLOCKS)
+        str,
+        typer.Option(
+            "--clock",
+            help="auto, or a list of graph queued eager host (nccl-bench explain clock)",
+            autocompletion=completion.clocks,
+            rich_help_panel=_CLOCKS,
+        ),
     ] = "auto",
     regime: Annotated[
         Literal["streaming", "isolated"], typer.Option("--regime", help="back to back, or each call after a meeting", rich_help_panel=_CLOCKS)

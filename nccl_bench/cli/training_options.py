@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from nccl_bench.cli import completion
+
 _HARD, _MODEL, _LAYOUT, _PRICE, _SHOW = "Hardware", "Model", "Layout", "Price", "Screen"
 
 Gpus = Annotated[str | None, typer.Option("--gpus", metavar="NxMODEL", help="GPUs of one NVLink domain: 8xH100-SXM", rich_help_panel=_HARD)]
@@ -19,7 +21,9 @@ PerNode = Annotated[int | None, typer.Option("--gpus-per-node", metavar="G", min
 GpuMem = Annotated[float | None, typer.Option("--gpu-mem", metavar="GB", help="memory of a GPU, 1e9 bytes", rich_help_panel=_HARD)]
 Headroom = Annotated[float, typer.Option("--mem-headroom", metavar="F", min=0, max=0.9, help="share kept free", rich_help_panel=_HARD)]
 ModelFile = Annotated[Path | None, typer.Option("--model", metavar="FILE", help="config.json of Hugging Face", rich_help_panel=_MODEL)]
-Preset = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="a known model: llama3-70b", rich_help_panel=_MODEL)]
+Preset = Annotated[
+    str | None, typer.Option("--preset", metavar="NAME", help="a known model: llama3-70b", autocompletion=completion.presets, rich_help_panel=_MODEL)
+]
 Seq = Annotated[int | None, typer.Option("--seq", min=1, help="tokens of a sequence (default 4096)", rich_help_panel=_MODEL)]
 Gbs = Annotated[int | None, typer.Option("--gbs", min=1, help="sequences of a step, over all GPUs", rich_help_panel=_MODEL)]
 Mbs = Annotated[int | None, typer.Option("--mbs", min=1, help="sequences of a micro-batch (default 1)", rich_help_panel=_MODEL)]
