@@ -43,13 +43,6 @@ def collectives(incomplete: str) -> list[str]:
     return [name for name in (*COLLECTIVES, "all") if name.startswith(incomplete)]
 
 
-def words(incomplete: str) -> list[str]:
-    """Words of `explain` that begin so."""
-    from nccl_bench.cli.explain import load
-
-    return [name for name in load() if name.startswith(incomplete)]
-
-
 def presets(incomplete: str) -> list[str]:
     """Models of `plan` and `search` that begin so."""
     from nccl_bench.training.model import presets as known

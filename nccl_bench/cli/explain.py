@@ -13,7 +13,6 @@ from typing import Annotated, TextIO
 
 import typer
 
-from nccl_bench.cli import completion
 from nccl_bench.errors import UsageError
 
 
@@ -32,9 +31,14 @@ class Word:
     """Related words."""
 
 
+def _begun(incomplete: str) -> list[str]:
+    """Words that begin so, for a shell's completion."""
+    return [name for name in load() if name.startswith(incomplete)]
+
+
 def explain(
     word: Annotated[
-        str | None, typer.Argument(help="A word of the tables; none: list them.", metavar="[WORD]", autocompletion=completion.words)
+        str | None, typer.Argument(help="A word of the tables; none: list them.", metavar="[WORD]", autocompletion=_begun)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
