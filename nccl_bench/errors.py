@@ -12,6 +12,11 @@
 
 from __future__ import annotations
 
+import errno
+
+TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+"""What the system says when a process, or all of them, may open no more files."""
+
 PASS, FAIL, INCONCLUSIVE, BUG = 0, 1, 8, 70
 """Exit codes that no exception carries: the verdicts, and a bug of ours."""
 
@@ -71,3 +76,16 @@ class InterruptedRun(NcclBenchError):
     def __init__(self, signal_number: int, why: str, *hints: str) -> None:
         super().__init__(why, *hints)
         self.exit_code = 128 + signal_number
+
+
+def too_many_files(err: OSError) -> LaunchError:
+    """One of TOO_MANY_FILES as an error a user can act on."""
+    if err.errno == errno.ENFILE:
+        return LaunchError("this machine may open no more files", "raise fs.file-max, or see who holds them: lsof | wc -l")
+    try:
+        import resource
+
+        limit = f" than {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}"
+    except ImportError:  # not a POSIX system
+        limit = ""
+    return LaunchError(f"this process may open no more files{limit}", "raise the limit before the start: ulimit -n 65536")

@@ -59,7 +59,7 @@ class Case:
     n_ranks: int
     axis: str | None = None
     special: str | None = None
-    """What sets the case apart from a plain one: "solo" (one group of the axis alone, the others idle), "skew 2"."""
+    """What sets the case apart from a plain one: "solo" (one group of the axis alone, the others idle), "skew 2", "pair 0,8"."""
     work: str | None = None
     """JSON of what is done besides the collective, or in its place: see Point.details."""
     placement: Placement
@@ -133,7 +133,7 @@ class Point:
     """Number of the pass under --duration, from 0; JSON key "pass"."""
     pair: Pair | None = None
     special: str | None = None
-    """What sets the case apart from a plain one: "solo", "skew 2", "beside dp:reduce_scatter", the shape of a product."""
+    """What sets the case apart from a plain one: "solo", "skew 2", "pair 0,8", "beside dp:reduce_scatter", the shape of a product."""
     details: Json | None = None
     """kind gemm: {name, m, n, k} of a product [m, k] x [k, n], {attention}, {pass_nbytes}. kind overlap: {beside, own_us, other_us,
     own_times, other_times, slowdown}: two things at once, each alone, and both together over the longer one."""

@@ -179,6 +179,14 @@ def test_a_root_or_pair_beyond_the_world_is_a_usage_error():
         expand(SweepSpec(collectives=("broadcast",), roots=(4,)), facts())
 
 
+def test_the_one_pair_that_was_asked_for_is_on_its_points_alone():
+    one = expand(SweepSpec(collectives=("pingpong",), pair=(0, 3), sizes=(64,)), facts())
+    all_pairs = expand(SweepSpec(collectives=("pingpong",), sizes=(64,)), facts())
+
+    assert {item.case.special for item in one} == {"pair 0,3"}
+    assert {item.case.special for item in all_pairs} == {None}
+
+
 def test_all_roots_are_every_rank_and_unrooted_collectives_have_none():
     planned = expand(SweepSpec(collectives=("broadcast", "all_reduce"), roots=(-1,), sizes=(64,)), facts())
 

@@ -554,6 +554,37 @@ def test_a_worker_that_never_says_hello_ends_4(job: Job) -> None:
     assert re.match(r"rank 1 \(.*\): the worker said nothing for 2 s", ranks[0].finished["why"])
 
 
+def test_a_worker_stopped_before_the_first_case_is_named_without_waiting_for_the_meeting(job: Job) -> None:
+    """The meeting has minutes here, more than the test has: what is known of the worker counts."""
+    ranks = launch(job, 2, FAKE_1="early stop", FAKE_RUN='{"plan": {"meet_s": 300.0}}')
+
+    assert job.end() == [4, 4]
+    assert ranks[0].finished["why"] == "rank 1 did not arrive"
+    assert any("rank 1 (" in line and "stopped by a signal" in line for line in ranks[0].finished["lines"])
+    assert ranks[0].finished["hang"]["situation"] == "start"
+
+
+def test_a_working_directory_that_is_gone_is_said_and_ends_3(job: Job, tmp_path: Path) -> None:
+    command = 'mkdir "$1/gone" && cd "$1/gone" && rmdir "$1/gone" && exec "$0" "$2"'
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    done = subprocess.run(["sh", "-c", command, sys.executable, str(tmp_path), RUN], env=env, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 3
+    (finished,) = [json.loads(line) for line in done.stdout.splitlines() if '"Finished"' in line]
+    assert "the working directory of this process is gone" in finished["why"]
+
+
+@pytest.mark.parametrize("limit", [12, 20])
+def test_a_limit_of_open_files_that_is_too_low_is_said_and_ends_3(tmp_path: Path, limit: int) -> None:
+    command = f'ulimit -n {limit} && exec "$0" -m nccl_bench sweep all_reduce --backend gloo -b 1K -e 1K -O "$1/run"'
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command, sys.executable, str(tmp_path)], env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 3, done.stderr
+    assert "may open no more files" in done.stderr
+    assert "ulimit -n" in done.stderr
+
+
 def test_a_worker_that_cannot_be_started_ends_3(job: Job) -> None:
     ranks = launch(job, 2, lambda rank: {"FAKE_RUN": json.dumps({"plan": {"argv": ["/nonexistent/python"], "meet_s": 8.0}})} if rank else {})
 

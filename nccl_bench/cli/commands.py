@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Literal
+
+Ranks = Literal["all", "node", "one"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,24 +23,29 @@ class Command:
     """One line."""
     example: str
     """What to type first."""
+    ranks: Ranks = "one"
+    """Who runs it where a launcher started several: all together, one a node, or rank 0 for all."""
 
 
-def _row(name: str, question: str, help: str, example: str, *, module: str | None = None, function: str | None = None) -> Command:
+def _row(
+    name: str, question: str, help: str, example: str, *, module: str | None = None, function: str | None = None, ranks: Ranks = "one"
+) -> Command:
     return Command(
-        name=name, question=question, module=f"nccl_bench.cli.{module or name}", function=function or name, help=help, example=f"nccl-bench {example}"
-    )
+        name=name, question=question, module=f"nccl_bench.cli.{module or name}", function=function or name, help=help,
+        example=f"nccl-bench {example}", ranks=ranks,
+    )  # fmt: skip
 
 
 _FAST, _COULD, _HEALTHY, _CHANGED = "How fast is it?", "How fast could it be?", "Is it healthy?", "What changed?"
 _SHOW, _TRAINING, _SLURM, _WORDS = "Show it", "What does training pay?", "Slurm script", "What does it mean?"
 
 COMMANDS = (
-    _row("sweep", _FAST, "measure collectives over all sizes", "sweep            srun -N 2 nccl-bench sweep"),
-    _row("topo", _COULD, "the fabric as it is here: GPUs, NVLink, PCIe, NICs", "topo"),
+    _row("sweep", _FAST, "measure collectives over all sizes", "sweep            srun -N 2 nccl-bench sweep", ranks="all"),
+    _row("topo", _COULD, "the fabric as it is here: GPUs, NVLink, PCIe, NICs", "topo", ranks="node"),
     _row("ideal", _COULD, "what this or any other fabric should reach, and what limits it", "ideal --gpus 8xH100-SXM --nics 8x400-IB --nodes 4"),
-    _row("doctor", _HEALTHY, "check every node without measuring: driver, GPUs, links, NICs, settings", "doctor"),
-    _row("pairs", _HEALTHY, "measure every pair of nodes or GPUs and name the suspects", "pairs"),
-    _row("accept", _HEALTHY, "accept or reject a cluster: checks, measurements, suspects, a verdict", "accept -g 8"),
+    _row("doctor", _HEALTHY, "check every node without measuring: driver, GPUs, links, NICs, settings", "doctor", ranks="all"),
+    _row("pairs", _HEALTHY, "measure every pair of nodes or GPUs and name the suspects", "pairs", ranks="all"),
+    _row("accept", _HEALTHY, "accept or reject a cluster: checks, measurements, suspects, a verdict", "accept -g 8", ranks="all"),
     _row("compare", _CHANGED, "two runs case by case: regressions beyond noise, and what else changed", "compare last-week/ latest"),
     _row("report", _SHOW, "a run as a page: charts, HTML, Markdown", "report latest"),
     _row("import", _SHOW, "read logs of nccl-tests and others as runs", "import all_reduce.log", module="import_", function="import_"),

@@ -24,8 +24,10 @@ from nccl_bench.cli.commands import Command, available, by_question
 from nccl_bench.cli.completion import completion_errors, refused_shell
 from nccl_bench.cli.foreign import answer, normalise
 from nccl_bench.cli.outcome import MEANING, Ended
+from nccl_bench.cli.ranks import part_of
+from nccl_bench.cli.streams import prepare_streams
 from nccl_bench.collectives import find
-from nccl_bench.errors import BUG, InterruptedRun, NcclBenchError, UsageError
+from nccl_bench.errors import BUG, TOO_MANY_FILES, InterruptedRun, NcclBenchError, UsageError, too_many_files
 from nccl_bench.report.terminal import last_line, write_error
 
 PROGRAM = "nccl-bench"
@@ -136,37 +138,28 @@ def run(argv: Sequence[str] | None = None, rows: tuple[Command, ...] | None = No
 
     `rows`: the commands there are; by default those of the table whose module exists.
     """
-    _prepare_streams()
-    code = _guarded(sys.argv[1:] if argv is None else argv, available() if rows is None else rows, sys.stderr)
+    prepare_streams()
+    argv, rows = sys.argv[1:] if argv is None else argv, available() if rows is None else rows
+    part = part_of(argv, rows, os.environ)
+    code = 0 if part == "silent" else _guarded(argv, rows, sys.stderr, together=part == "together")
     return _flushed(code, sys.stderr)
 
 
-def _prepare_streams() -> None:
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            # Closed by whoever started us (>&-): what is written goes nowhere.
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
-        elif hasattr(stream, "reconfigure"):
-            # A terminal that cannot show µ shows ? instead of a traceback.
-            stream.reconfigure(errors="replace")
-
-
-def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO) -> int:
+def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO, *, together: bool) -> int:
     try:
         ended = _ended(_invoke(normalise(argv), rows))
     except _ReaderLeft as err:
         ended = Ended(exit_code=err.exit_code, why=err.why)
     except NcclBenchError as err:
-        ended = _told(err, stderr)
+        ended = _told(err, stderr, together=together)
     except typer.Abort:
         ended = Ended(exit_code=128 + signal.SIGINT, why="interrupted")
     except SystemExit as err:
         ended = _ended(err.code)
     except OSError as err:
-        ended = _no_space(err, stderr) if err.errno in _NO_SPACE else _bug(err, stderr)
+        ended = _refused(err, stderr)
     except Exception as err:
-        ended = _click_error(err, stderr) if hasattr(err, "format_message") else _bug(err, stderr)
+        ended = _click_error(err, stderr, together=together) if hasattr(err, "format_message") else _bug(err, stderr)
     if ended.exit_code and ended.why:
         stderr.write(last_line(ended.exit_code, ended.why) + "\n")
     return ended.exit_code
@@ -211,20 +204,20 @@ def _unknown_command(args: list[str], names: list[str]) -> UsageError:
     return UsageError(f"{word!r} is a collective, not a command", f"measure it: {PROGRAM} sweep {' '.join([collective, *args[1:]])}")
 
 
-def _told(err: NcclBenchError, stderr: TextIO) -> Ended:
+def _told(err: NcclBenchError, stderr: TextIO, *, together: bool) -> Ended:
     """An error in its words; of several ranks that were launched, one says it for all."""
     from nccl_bench.launch.together import end_together
 
-    together = None if isinstance(err, InterruptedRun) else end_together(err, os.environ)
-    if together is None:
+    shared = end_together(err, os.environ) if together and not isinstance(err, InterruptedRun) else None
+    if shared is None:
         write_error(err, stderr)
         return Ended(exit_code=err.exit_code, why=err.why)
-    if together.lines:
-        write_error(NcclBenchError(*together.lines), stderr)
-    return Ended(exit_code=together.exit_code, why=together.why if together.lines else "")
+    if shared.lines:
+        write_error(NcclBenchError(*shared.lines), stderr)
+    return Ended(exit_code=shared.exit_code, why=shared.why if shared.lines else "")
 
 
-def _click_error(err: Any, stderr: TextIO) -> Ended:
+def _click_error(err: Any, stderr: TextIO, *, together: bool) -> Ended:
     """A usage error that click found, in our words."""
     option = getattr(err, "option_name", None)
     context = getattr(err, "ctx", None)
@@ -234,7 +227,18 @@ def _click_error(err: Any, stderr: TextIO) -> Ended:
     else:
         message = err.format_message().rstrip(".")
         why, hints = message[:1].lower() + message[1:], [f"{path} --help lists the options"]
-    return _told(UsageError(why, *hints), stderr)
+    return _told(UsageError(why, *hints), stderr, together=together)
+
+
+def _refused(err: OSError, stderr: TextIO) -> Ended:
+    """What the system refused, where no room had its own words for it."""
+    if err.errno in _NO_SPACE:
+        return _no_space(err, stderr)
+    if err.errno not in TOO_MANY_FILES:
+        return _bug(err, stderr)
+    error = too_many_files(err)
+    write_error(error, stderr)
+    return Ended(exit_code=error.exit_code, why=error.why)
 
 
 def _no_space(err: OSError, stderr: TextIO) -> Ended:

@@ -153,10 +153,12 @@ class Crew:
             owner.on_done({str(rank): _end(one) for rank, one in self.workers.items()})
 
     def _is_overdue(self, worker: Worker, overdue_s: float) -> bool:
-        """Past its own deadline; before its first one, past the meeting's."""
+        """Past its own deadline; before its first one, past the meeting's. Stopped for the whole time-out, at any time."""
         if worker.done is not None or worker.error is not None:
             return False
         progress, now = worker.channel.progress(), time.monotonic()
+        if worker.stopped_s is not None and now > worker.stopped_s + self._plan.timeout_s + overdue_s:
+            return True
         if progress.deadline_s > 0:
             return progress.overdue(now, overdue_s)
         idle = self.go_s is not None and progress.changed_s < self.go_s

@@ -10,9 +10,10 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from nccl_bench.errors import LaunchError
+from nccl_bench.errors import TOO_MANY_FILES, LaunchError, too_many_files
 from nccl_bench.launch.channel import STACK_SIGNAL, SupervisorChannel
 
 Json = dict[str, Any]
@@ -36,7 +37,12 @@ class Worker:
     def __init__(self, argv: Sequence[str], rank: int, environ: Mapping[str, str]) -> None:
         """Start it, in a session of its own so that a terminal's Ctrl-C does not reach it. Raises LaunchError."""
         self.rank = rank
-        self.channel = SupervisorChannel()
+        _check_folder()
+        try:
+            self.channel = SupervisorChannel()
+            self.noise_fd, noise_write = os.pipe()
+        except OSError as err:
+            raise _cannot_start(rank, argv, err) from err
         self.kept: deque[str] = deque(maxlen=KEPT_LINES)
         self.stopped_s: float | None = None
         """Monotonic time since when a signal has stopped it."""
@@ -54,7 +60,6 @@ class Worker:
         self.noise_ended = False
         """Whether nothing holds the other end of its output any more."""
         self._partial = b""
-        self.noise_fd, noise_write = os.pipe()
         os.set_blocking(self.noise_fd, False)
         try:
             self._process = subprocess.Popen(
@@ -63,7 +68,7 @@ class Worker:
             )  # fmt: skip
         except OSError as err:
             self.close()
-            raise LaunchError(f"rank {rank}: its worker cannot be started: {err}", f"command: {' '.join(argv)[:200]}") from err
+            raise _cannot_start(rank, argv, err) from err
         finally:
             os.close(noise_write)
         self.pid = self._process.pid
@@ -168,6 +173,24 @@ class Worker:
         if self.exit is not None:
             return "dead", self.ended_s or now
         return ("alive", now) if self.stopped_s is None else ("stopped", self.stopped_s)
+
+
+def _check_folder() -> None:
+    """Raise LaunchError where the working directory is gone: libraries look for themselves by it, and torch's loading then fails with their words."""
+    try:
+        Path.cwd()
+    except OSError as err:
+        raise LaunchError(
+            f"the working directory of this process is gone ({err.strerror})", "cd to a directory that exists, and start it there"
+        ) from err
+
+
+def _cannot_start(rank: int, argv: Sequence[str], err: OSError) -> LaunchError:
+    """What the system refused when the worker of a rank was to start."""
+    if err.errno in TOO_MANY_FILES:
+        files = too_many_files(err)
+        return LaunchError(f"the worker of rank {rank} cannot be started: {files.why}", *files.hints)
+    return LaunchError(f"the worker of rank {rank} cannot be started: {err.strerror or err}", f"command: {' '.join(argv)[:200]}")
 
 
 def is_complaint(line: str) -> bool:

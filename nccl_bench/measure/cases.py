@@ -101,6 +101,7 @@ def _planned(spec: SweepSpec, facts: WorldFacts, row: _Row, size: int, clock: Cl
         n_ranks=facts.n_ranks,
         placement=placement,
         shift=shift,
+        special=f"pair {spec.pair[0]},{spec.pair[1]}" if spec.pair is not None and name == "pingpong" else None,
         clock=clock,
         regime="isolated" if isolated or name == "pingpong" else spec.regime,
         variant=spec.variant,
