@@ -27,10 +27,11 @@ from typing import Any
 
 from nccl_bench.groups import even_seats
 from nccl_bench.training.compute import MEMORY_PASSES, Efficiency
+from nccl_bench.training.config import preset
 from nccl_bench.training.cost import Setting, cost_of
 from nccl_bench.training.layout import Layout
 from nccl_bench.training.memory import layer_activation_nbytes, memory_of
-from nccl_bench.training.model import Model, preset, step_flops
+from nccl_bench.training.model import Model, step_flops
 from nccl_bench.training.price import Place, Places, Price, Pricer, cached, linear, one_rank
 from nccl_bench.training.price_measured import Curve
 

@@ -13,15 +13,16 @@ from nccl_bench.fabric import spec
 from nccl_bench.groups import even_seats, kind_of, megatron, parse_mesh, span_of
 from nccl_bench.records import Group, Point, RunHeader, Times
 from nccl_bench.training.compute import Efficiency, Gemm
-from nccl_bench.training.cost import ENDS, cost_of
-from nccl_bench.training.layout import Layout, why_not
+from nccl_bench.training.config import from_config, preset
+from nccl_bench.training.cost import ENDS, Setting, cost_of
+from nccl_bench.training.layout import Layout
 from nccl_bench.training.memory import layer_activation_nbytes, memory_of
-from nccl_bench.training.model import from_config, preset
 from nccl_bench.training.plan import Fabric, answer, neighbours
 from nccl_bench.training.price import Place, Places, Price, faster, nothing
 from nccl_bench.training.price_expected import expected_pricer, seats_of
 from nccl_bench.training.price_measured import measured_pricer, run_seats
 from nccl_bench.training.rates import MeasuredRates, sigma_of
+from nccl_bench.training.rules import why_not
 from nccl_bench.training.search import candidates, search
 from nccl_bench.training.want import want_of
 
@@ -62,6 +63,16 @@ def test_a_measured_call_costs_the_mean_between_median_and_95th_percentile():
     assert far.mid_us == pytest.approx(220 + 12 * 40)
     assert "4 times the largest" in far.extrapolated
     assert price("all_gather", MIB, tp) is None
+
+
+def test_a_price_far_below_the_smallest_measured_size_is_marked():
+    tp = place(parse_mesh("dp=2,tp=4"), "tp", 8)
+    large = measured_pricer(header(8, 8, mesh="dp=2,tp=4"), [point("all_reduce", n, 100.0, 4, "tp", 2) for n in (MIB, 4 * MIB)])
+    small = measured_pricer(header(8, 8, mesh="dp=2,tp=4"), [point("all_reduce", n, 100.0, 4, "tp", 2) for n in (4096, 4 * MIB)])
+
+    assert "smaller than the smallest" in large("all_reduce", 64, tp).extrapolated
+    assert large("all_reduce", MIB // 2, tp).extrapolated is None
+    assert small("all_reduce", 8, tp).extrapolated is None
 
 
 def test_other_clocks_solo_runs_and_failures_give_no_price():
@@ -325,10 +336,64 @@ def test_a_search_ranks_what_fits_and_says_its_ties():
 
 def test_fixed_sizes_stay_and_nothing_found_is_an_error():
     base = Layout(gbs=128, seq=4096)
-    assert {layout.tp for layout in candidates(base, 64, {"tp": 8}, None, 8)} == {8}
+    assert {layout.tp for layout in candidates(base, 64, 32, {"tp": 8}, None, 8)} == {8}
     with pytest.raises(UsageError, match="no layout of 64 ranks"):
         search(LLAMA, replace(base, gbs=1), 64, FABRIC, "full-attention", top=3, fixed={"pp": 1, "tp": 1}, max_tp=None, per_node=8)
     with pytest.raises(UsageError, match="fits into"):
         search(LLAMA, base, 64, replace(FABRIC, memory_nbytes=10**9), "full-attention", top=3, fixed={}, max_tp=None, per_node=8)
     with pytest.raises(UsageError, match="can be priced"):
         search(LLAMA, base, 64, replace(FABRIC, rates=None), "full-attention", top=3, fixed={"mbs": 1}, max_tp=None, per_node=8)
+
+
+def step_of(layout, us=1000.0, model=None):
+    """Cost of a step where every call takes the same time."""
+    gpt = model or from_config({"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "vocab_size": 51200}, "gpt")
+    setting = Setting(pricer=lambda *_: Price(low_us=us, mid_us=us, high_us=us, by="t"), places=Places(even_seats(layout.world, 8)), rates=H100)
+    return cost_of(gpt, layout, setting)
+
+
+def test_the_bubble_is_p_minus_1_over_m_v_of_the_work():
+    for pp, vpp, gbs in ((2, 1, 8), (4, 1, 8), (4, 2, 8), (2, 4, 2)):
+        cost = step_of(Layout(pp=pp, vpp=vpp, gbs=gbs), us=0.0)
+        # The last stage also has the head: by the formula of the slowest stage, the others' share of fill and drain is less.
+        assert cost.shares.bubble / cost.shares.compute <= (pp - 1) / (gbs * vpp)
+        even = step_of(Layout(pp=pp, vpp=vpp, gbs=gbs), us=0.0, model=from_config(
+            {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "vocab_size": 1, "intermediate_size": 4096}, "gpt"))  # fmt: skip
+        assert even.shares.bubble / even.shares.compute == pytest.approx((pp - 1) / (gbs * vpp), rel=1e-3)
+
+
+def test_the_last_bucket_has_nothing_left_to_hide_under():
+    layout = Layout(dp=8, gbs=8, overlap=frozenset({"grad"}))
+    gradients = next(row for row in step_of(layout).calls if row.call.kind == "DP gradients")
+
+    assert gradients.call.count == 6
+    assert 1000.0 <= gradients.exposed_us["mid"] < 6000.0
+    one_bucket = next(row for row in step_of(Layout(pp=2, dp=8, gbs=64, overlap=frozenset({"grad"}))).calls if row.call.kind == "DP gradients")
+    assert one_bucket.exposed_us["mid"] >= 1000.0
+
+
+def test_pipeline_sends_are_exposed_as_far_as_the_schedule_can_expose_them():
+    plain, chunks = Layout(pp=4, gbs=64), Layout(pp=4, vpp=2, gbs=64)
+    told = replace(chunks, overlap=frozenset({"p2p"}))
+    high = [next(row for row in step_of(layout).calls if row.call.kind == "PP").exposed_us["high"] / 1000.0 for layout in (plain, chunks, told)]
+
+    assert high == [6 + 2 * 64, 6 + 2 * (2 * 3 + 4), 6]
+
+
+def test_memory_of_the_optimizer_follows_the_dtype_of_the_weights():
+    gpt = from_config({"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "vocab_size": 51200}, "gpt")
+    for dtype, each in (("bfloat16", 2 + 4 + 12), ("float32", 4 + 4 + 8)):
+        parts = memory_of(gpt, Layout(param_dtype=dtype), None).heaviest.parts
+        assert parts["weights"] + parts["gradients"] + parts["optimizer"] == each * gpt.params
+    root = 2 * 51200 * 1024 + 1024
+    parts = memory_of(gpt, Layout(framework="fsdp2", dp=8, gbs=8), None).heaviest.parts
+    assert parts["gathered"] == 2 * (2 * gpt.layer_params(0) + root)
+
+
+def test_latent_attention_keeps_wide_keys():
+    deepseek = preset("deepseek-v3")
+    per_token = layer_activation_nbytes(deepseek, Layout(seq=4096), True) / 4096
+    attention = 4 * 128 * (192 + 128) + 2 * (1536 + 512 + 64)
+    experts = 4 * (8 * 2048 + 2048) * 1.5
+
+    assert per_token == pytest.approx(10 * 7168 + attention + experts)

@@ -14,9 +14,9 @@ from nccl_bench.report.charts_layouts import layouts_svg, write_chart
 from nccl_bench.report.contention import Contention, group_lines
 from nccl_bench.report.training_section import training_section
 from nccl_bench.training.compute import Efficiency
+from nccl_bench.training.config import preset
 from nccl_bench.training.document import Money, assumptions_of, plan_json
 from nccl_bench.training.layout import Layout
-from nccl_bench.training.model import preset
 from nccl_bench.training.plan import Fabric, answer
 from nccl_bench.training.price import Places
 from nccl_bench.training.price_expected import expected_pricer, seats_of

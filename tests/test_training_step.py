@@ -3,13 +3,16 @@
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nccl_bench.errors import DataError, UsageError
-from nccl_bench.training.layout import Layout, checked, split_layers, stages_of, why_not
-from nccl_bench.training.model import from_config, preset, presets, read_config, step_flops
+from nccl_bench.training.config import from_config, preset, presets, read_config
+from nccl_bench.training.layout import Layout, split_layers, stages_of
+from nccl_bench.training.model import step_flops
+from nccl_bench.training.rules import checked, why_not
 from nccl_bench.training.step import step_calls
 from nccl_bench.training.step_data import buckets
 from nccl_bench.training.weights import weights_of
@@ -197,6 +200,74 @@ def test_context_parallel_rings_send_keys_and_values():
 
 
 @pytest.mark.pure
+def test_latent_attention_sends_its_expanded_keys_and_values():
+    """DeepSeek-V3: 128 heads with keys of 128 + 64 and values of 128, not head_dim = h / n = 56."""
+    deepseek = preset("deepseek-v3")
+    layout = Layout(tp=8, pp=4, cp=2, sp=True, gbs=1, seq=4096, pp_layout=(15, 15, 15, 16))
+    ring, gathered, switched = (counted(deepseek, replace(layout, cp_comm=how)) for how in ("p2p", "all_gather", "a2a"))
+    tokens, heads = 2048, 16
+
+    assert ring["CP ring forward", "sendrecv", "cp"] == (15, tokens * heads * (192 + 128) * 2)
+    for table, whole in ((gathered, 2), (switched, 1)):
+        sizes = {(kind, name): nbytes for (kind, name, axis), (_n, nbytes) in table.items() if axis == "cp"}
+        assert max(sizes.values()) in (whole * tokens * heads * 192 * 2, whole * tokens * heads * 128 * 2)
+
+
+@pytest.mark.pure
+def test_ulysses_sends_queries_keys_values_out_and_the_output_back():
+    llama = preset("llama3-8b")
+    rows = [call for call in step_calls(llama, Layout(cp=2, cp_comm="a2a", gbs=1, seq=8192), stages_of(Layout(cp=2), llama)[0]) if call.axis == "cp"]
+    wide, narrow = 4096 * 4096 * 2, 4096 * 1024 * 2
+
+    assert Counter({(call.kind, call.nbytes): call.count for call in rows}) == {
+        ("CP forward", wide): 64, ("CP forward", narrow): 64, ("CP backward", wide): 64, ("CP backward", narrow): 64,
+    }  # fmt: skip
+
+
+@pytest.mark.pure
+def test_gradients_are_reduced_in_what_each_framework_reduces_them():
+    assert Layout().grad_type == "float32"
+    assert Layout(param_dtype="float16").grad_type == "float16"  # arguments.py:1215-1217: fp32 is for bf16
+    assert Layout(framework="deepspeed").grad_type == "bfloat16"
+    assert Layout(framework="fsdp2", dp=4).grad_type == "float32"
+    assert Layout(framework="fsdp2", dp=4, shard=1).grad_type == "bfloat16"
+    norms = [call for call in step_calls(GPT, Layout(tp=2, sp=True), stages_of(Layout(tp=2), GPT)[0]) if call.kind == "norm gradients"]
+    assert [call.dtype for call in norms] == ["float32"]
+
+
+@pytest.mark.pure
+def test_eight_bit_gathers_of_fsdp_are_half_and_spare_the_root():
+    plain, narrow = (counted(GPT, Layout(framework="fsdp2", dp=4, gbs=4, fp8=fp8)) for fp8 in (False, True))
+
+    assert narrow["FSDP forward", "all_gather", "fsdp"][1] * 2 == plain["FSDP forward", "all_gather", "fsdp"][1]
+    assert narrow["FSDP root forward", "all_gather", "fsdp"] == plain["FSDP root forward", "all_gather", "fsdp"]
+    assert narrow["FSDP gradients", "reduce_scatter", "fsdp"] == plain["FSDP gradients", "reduce_scatter", "fsdp"]
+
+
+@pytest.mark.pure
+def test_quantised_gradients_go_through_the_nodes_that_there_are():
+    layout = Layout(framework="deepspeed", zero=3, dp=16, gbs=16, qgz=True, qwz=True, hpz=2, node_ranks=4)
+    rows = step_calls(GPT, layout, stages_of(layout, GPT)[0])
+
+    assert {call.axis for call in rows if call.kind.startswith("qgZ")} == {"neighbours=4", "strided=4"}
+    assert {call.axis for call in rows if call.kind == "qwZ scales"} == {"dp", "neighbours=2"}
+    forward = next(call for call in rows if call.kind == "ZeRO-3 forward" and call.nbytes == 1024 * 4096)
+    scales = {call.nbytes for call in rows if call.kind == "qwZ scales"}
+    # 1024 x 4096 weights on 16 ranks: 33 groups of at most 8000 each.
+    assert forward.dtype == "int8"
+    assert 4 * 16 * 33 in scales
+
+
+@pytest.mark.pure
+def test_zero_3_fetches_embedding_and_head_apart():
+    rows = step_calls(GPT, Layout(framework="deepspeed", zero=3, dp=4, gbs=4), stages_of(Layout(dp=4), GPT)[0])
+    sizes = {call.nbytes: call.count for call in rows if call.kind == "ZeRO-3 forward"}
+
+    assert sizes[51200 * 1024 * 2] == 2
+    assert sum(nbytes * n for nbytes, n in sizes.items()) == pytest.approx(2 * GPT.params, rel=1e-3)
+
+
+@pytest.mark.pure
 def test_expert_tokens_of_qwen3_are_256_mib_a_rank():
     layout = Layout(ep=8, dp=8, gbs=16, mbs=2, seq=4096)
     found = counted(preset("qwen3-30b-a3b"), layout)
@@ -230,6 +301,19 @@ def test_message_sizes_of_real_models():
         (Layout(ep=2, dp=2, gbs=2), "without experts"),
         (Layout(pp=2, pp_layout=(4, 3), gbs=2), "together 7"),
         (Layout(param_dtype="int3"), "dtype"),
+        (Layout(pp=2, gbs=2, overlap=frozenset({"p2p"})), "--vpp"),
+        (Layout(overlap=frozenset({"moe"})), "--ep"),
+        (Layout(framework="deepspeed", overlap=frozenset({"param"})), "no switch to overlap param"),
+        (Layout(framework="fsdp2", overlap=frozenset({"grad"})), "no switch to overlap grad"),
+        (Layout(framework="fsdp2", dp=8, gbs=8, shard=4, copies=4), "HSDP 4x4 is not DP 8"),
+        (Layout(framework="deepspeed", zero=3, dp=8, gbs=8, qgz=True), "several nodes"),
+        (Layout(framework="deepspeed", order="tp-cp-ep-pp-dp"), "--order"),
+        (Layout(framework="deepspeed", fp8=True), "qwz"),
+        (Layout(fp8=True), "--dist-opt"),
+        (Layout(no_sync=True), "--no-sync"),
+        (Layout(qwz=True), "ZeRO++"),
+        (Layout(framework="fsdp2", sp=True, tp=2), "--sp"),
+        (Layout(framework="fsdp2", etp=1), "--etp"),
     ],
 )
 def test_what_a_framework_refuses_is_refused_with_its_reason(layout, reason):

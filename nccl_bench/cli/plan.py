@@ -72,8 +72,8 @@ def plan(
     given = o.given_of(locals())
     from nccl_bench.cli.training_inputs import inputs_of
     from nccl_bench.training.document import assumptions_of, plan_json
-    from nccl_bench.training.layout import checked
     from nccl_bench.training.plan import answer
+    from nccl_bench.training.rules import checked
 
     inputs = inputs_of(given)
     layout = checked(inputs.layout, inputs.model)

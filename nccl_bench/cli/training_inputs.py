@@ -12,11 +12,13 @@ from nccl_bench.errors import DetectError, UsageError
 from nccl_bench.groups import even_seats
 from nccl_bench.training import files
 from nccl_bench.training.compute import Efficiency, Rates, accelerators
+from nccl_bench.training.config import from_config, preset, read_config
 from nccl_bench.training.document import Assumption, Money
-from nccl_bench.training.layout import OVERLAPS, Layout, with_world
-from nccl_bench.training.model import BASES, Model, from_config, preset, read_config
+from nccl_bench.training.layout import Layout, with_world
+from nccl_bench.training.model import BASES, Model
 from nccl_bench.training.plan import Fabric
 from nccl_bench.training.price import Places, Pricer, first_of, nothing
+from nccl_bench.training.rules import OVERLAPS
 
 if TYPE_CHECKING:
     from nccl_bench.fabric.topology import Topology
@@ -64,9 +66,11 @@ def inputs_of(given: Given, *, sized: bool = True) -> Inputs:
     world = len(hardware.seats)
     if sized:
         layout = _sized(given, source, layout, world)
-    layout = _batch(given, source, layout, world, assumptions, sized)
-    fabric = _fabric(given, hardware, layout, assumptions)
     per_node = max(local for _node, local in hardware.seats) + 1
+    layout = replace(_batch(given, source, layout, world, assumptions, sized), node_ranks=per_node)
+    fabric = _fabric(given, hardware, layout, assumptions)
+    assumptions += [Assumption(name="left out", value=text, source=f"{model.name}") for text in model.notes]
+    assumptions += [Assumption(name="of the file", value=text, source="its keys") for text in (source.notes if source else ())]
     money = Money(
         gpu_hour_price=given.gpu_hour_price, tokens=_tokens(given.tokens), observed_step_s=_positive("--observed-step", given.observed_step)
     )
@@ -97,7 +101,7 @@ def _model(given: Given, source: files.FromFile | None) -> Model:
 
 def _layout(given: Given, source: files.FromFile | None, assumptions: list[Assumption]) -> Layout:
     values: dict[str, Any] = dict(source.layout) if source else {}
-    for name in ("gradient_accumulation_steps", "replicate", "vpp_layers", "fp8_gemms"):
+    for name in ("gradient_accumulation_steps", "replicate", "vpp_layers"):
         values.pop(name, None)
     options = (
         "tp",
@@ -128,7 +132,7 @@ def _layout(given: Given, source: files.FromFile | None, assumptions: list[Assum
     if given.zeropp is not None:
         values |= _zeropp(given.zeropp)
     if given.hsdp is not None:
-        values["shard"] = _hsdp(given.hsdp)
+        values["copies"], values["shard"] = _hsdp(given.hsdp)
     if "seq" not in values:
         values["seq"] = DEFAULT_SEQ
         assumptions.append(Assumption(name="sequence", value=str(DEFAULT_SEQ), source="default: --seq was not given"))
@@ -168,11 +172,12 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _hsdp(text: str) -> int:
-    match = re.fullmatch(r"(?:\d+\s*[xX]\s*)?(\d+)", text.strip())
-    if match is None or int(match[1]) < 1:
+def _hsdp(text: str) -> tuple[int | None, int]:
+    """(copies where they were said, ranks that share one)."""
+    match = re.fullmatch(r"(?:(\d+)\s*[xX]\s*)?(\d+)", text.strip())
+    if match is None or int(match[2]) < 1:
         raise UsageError(f"--hsdp {text!r}", "the ranks that share one copy: --hsdp 8, or copies x ranks: --hsdp 4x8")
-    return int(match[1])
+    return None if match[1] is None else int(match[1]), int(match[2])
 
 
 def _hardware(given: Given, layout: Layout) -> _Hardware:
@@ -276,7 +281,9 @@ def _fabric(given: Given, hardware: _Hardware, layout: Layout, assumptions: list
         assumptions.append(Assumption(name="memory of a GPU", value=f"{datasheet.memory_GB:g} GB", source=datasheet.source))
     if hardware.topology is not None:
         assumptions += [Assumption(name="fabric", value=text, source="topology") for text in hardware.topology.assumptions]
-    return Fabric(places=Places(hardware.seats), pricer=pricer, rates=rates, priced_by=by, peak_tflops=peak,
+    others = datasheet.other_GB if datasheet is not None and given.gpu_mem is None else ()
+    note = f"boards with {' and '.join(f'{size:g}' for size in others)} GB exist: --gpu-mem" if others else None
+    return Fabric(places=Places(hardware.seats), pricer=pricer, rates=rates, priced_by=by, peak_tflops=peak, memory_note=note,
                   memory_nbytes=None if memory is None else int(memory), headroom=given.mem_headroom, sigma=sigma_of(hardware.points))  # fmt: skip
 
 

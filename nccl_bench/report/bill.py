@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from nccl_bench.training.cost import Priced
@@ -17,7 +17,7 @@ TITLE = {"measured": "measured", "expected": "not measured: what healthy systems
 
 def lines_of(answer: Answer, fabric: Fabric, money: Money, assumptions: Sequence[Assumption], *, wide: bool) -> list[str]:
     """The whole page."""
-    lines = [*headline(answer, fabric), *_memory(answer, wide), "", *_groups(answer, fabric), "", *_calls(answer, wide), ""]
+    lines = [*headline(answer, fabric), *_memory(answer, fabric, wide), "", *_groups(answer, fabric), "", *_calls(answer, wide), ""]
     lines += _whats(answer)
     lines += _money(answer, money)
     far = extrapolated(answer)
@@ -47,25 +47,35 @@ def headline(answer: Answer, fabric: Fabric) -> list[str]:
     tokens = answer.tokens_per_s_per_gpu
     first += f" · {tokens:.0f} tokens/s/GPU" if tokens is not None and tokens >= 10 else f" · {three_digits(tokens or 0.0)} tokens/s/GPU"
     first += f" · MFU {format_percent(answer.mfu_frac)} % ({answer.basis})" if answer.mfu_frac is not None else ""
+    change = answer.change
+    first += " · best change: " + ("none" if change is None else f"{change.layout.text()}, -{format_percent(change.saves_frac)} %")
     return [first, *_change(answer, fabric)]
 
 
 def _change(answer: Answer, fabric: Fabric) -> list[str]:
     change = answer.change
     if change is None:
-        return ["best change: none of the layouts next to it is faster"]
+        return ["none of the layouts next to it that fit is faster"]
     how = "more than noise" if change.sure else "within noise" if fabric.priced_by == "measured" else "not measured: only a hint"
     memory = f", memory: {change.memory}" if change.memory else ""
     return [f"best change: {change.layout.text()}, -{format_percent(change.saves_frac)} % ({how}{memory})"]
 
 
-def _memory(answer: Answer, wide: bool) -> list[str]:
+def _unexplained(seen: Mapping[str, float]) -> str:
+    left = seen["unexplained_frac"]
+    if left >= 0:
+        return f"{format_percent(left)} % of it unexplained (stragglers, data loading, what is not modelled)"
+    return f"{format_percent(-left)} % too much: efficiency or prices are better than assumed"
+
+
+def _memory(answer: Answer, fabric: Fabric, wide: bool) -> list[str]:
     memory, heaviest = answer.memory, answer.memory.heaviest
     used = f"{memory.nbytes / 1e9:.0f}" if memory.nbytes >= 1e10 else f"{memory.nbytes / 1e9:.2f}"
     if memory.of_nbytes is None:
         line = f"memory: {used} GB on the heaviest stage ({heaviest.stage}); the GPU's is not known (--gpu-mem)"
     else:
         line = f"memory: {memory.verdict}: {used} of {memory.of_nbytes / 1e9:.0f} GB on the heaviest stage ({heaviest.stage})"
+    line += f" ({fabric.memory_note})" if fabric.memory_note and memory.of_nbytes is not None else ""
     parts = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in heaviest.parts.items() if value >= 5e7)
     stages = [f"  stage {row.stage}: {row.nbytes / 1e9:.1f} GB" for row in memory.stages] if wide else []
     return [line, *([f"  {parts} GB"] if parts else []), *stages]
@@ -128,8 +138,7 @@ def _money(answer: Answer, money: Money) -> list[str]:
         lines.append(text)
     seen = observed_json(answer, money)
     if seen is not None:
-        left = format_percent(seen["unexplained_frac"])
-        lines.append(f"observed {_seconds(seen['observed_s'])}, predicted {_seconds(seen['predicted_s'])}: {left} % unexplained")
+        lines.append(f"observed {_seconds(seen['observed_s'])}, predicted {_seconds(seen['predicted_s'])}: {_unexplained(seen)}")
     return lines
 
 

@@ -115,12 +115,14 @@ class Accelerator:
     hbm_GBps: float
     memory_GB: float
     source: str
+    other_GB: tuple[float, ...] = ()
+    """Memories of other boards that go by the same name."""
 
 
 def accelerators() -> Mapping[str, Accelerator]:
     """By the names of the fabric's table of GPUs."""
     rows = json.loads(Path(__file__).with_name("accelerators.json").read_text(encoding="utf-8"))
-    return {row["name"]: Accelerator(**row) for row in rows}
+    return {row["name"]: Accelerator(**{**row, "other_GB": tuple(row.get("other_GB", ()))}) for row in rows}
 
 
 def layer_gemms(model: Model, at: Layout, layer: int) -> tuple[Gemm, ...]:

@@ -24,7 +24,8 @@ ENDS: tuple[End, ...] = ("low", "mid", "high")
 SIGMA = {"low": 1.0, "mid": 1.0, "high": 1.35}
 """How far compute beside a collective is stretched where it was not measured: up to 1.30-1.40 (pytorch PR #179937)."""
 PHI = {"low": 0.0, "mid": 0.0, "high": 1.0}
-"""Share of the pipeline's steady-state sends that is exposed: 0 fitted the vTrain rows best; both ends are the range."""
+"""Share of the pipeline's other sends that is exposed, where the schedule can expose them: 0 fitted the vTrain rows best; both ends are
+the range. Interleaved, Megatron hides the steady state by itself, and warm-up and flush where told to (model_parallel_config.py:385-427)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +154,21 @@ def _exposures(priced: list[tuple[Call, Price | None]], work: Work | None, layou
                 hidden[call.per_microbatch] += (total - exposed[at]) * 1e-6
             case "pipeline":
                 trips = 2 * (layout.pp - 1)
-                exposed[at] = one * (trips + PHI[end] * call.count)
+                exposed[at] = one * (trips + PHI[end] * _could_show(layout, call.count))
                 hidden[True] += max(0.0, total - exposed[at]) * 1e-6
             case _:
                 shared.setdefault(call.window, []).append(at)
     for window, members in shared.items():
         _share_window(window, members, priced, work, layout, end, exposed, hidden)
     return exposed, hidden[True], hidden[False]
+
+
+def _could_show(layout: Layout, sends: int) -> float:
+    """Of a rank's sends beside the fill and drain: all of the plain schedule's; interleaved, those of warm-up and flush unless they overlap too."""
+    if layout.vpp == 1:
+        return sends
+    warm_up = 2 * (layout.pp - 1) + (layout.vpp - 1) * layout.pp  # schedules.py:964-965
+    return 0 if "p2p" in layout.overlap else min(sends, 2 * warm_up)
 
 
 def _share_window(
@@ -189,6 +198,7 @@ def _room(
     if work is None:
         return 0.0, 0.0
     m = layout.microbatches
+    buckets = max(1, sum(priced[at][0].count for at in totals))
     largest = max((own / priced[at][0].count for at, own in totals.items()), default=0.0)
     match window:
         case "block_forward":
@@ -197,9 +207,10 @@ def _room(
             return m * (work.backward + work.recompute) * (1 - 1 / work.blocks) * 1e6, sum(totals.values()) / work.blocks
         case "last_backward":
             # The first bucket is full only after its layers have run; the last one has nothing left to hide under.
-            return max(0.0, (work.backward + work.recompute) * 1e6 - largest), 0.0
+            return (work.backward + work.recompute) * (1 - 1 / buckets) * 1e6, largest
         case "first_forward":
-            return max(0.0, work.forward * 1e6 - largest), 0.0
+            # The first layers wait for the first bucket.
+            return work.forward * (1 - 1 / buckets) * 1e6, largest
         case "moe":
             return m * (work.forward + work.backward) * 1e6, 0.0
     raise AssertionError(window)

@@ -173,6 +173,11 @@ def assumptions_of(answer_layout: Layout, fabric: Fabric, basis: str, extra: Seq
         Assumption(name="overlap", value=", ".join(sorted(at.overlap)) or "the framework's defaults", source="given" if at.overlap else "framework")
     )
     rows.append(Assumption(name="attention", value="flash" if at.flash else "keeps its scores", source="given" if not at.flash else "default"))
+    if at.framework == "fsdp2" and at.fsdp_shard * at.cp > 1:
+        value = "each block, and one for embedding, head and norm (torchtitan wraps the embedding apart: one gather of it more a micro-batch)"
+        rows.append(Assumption(name="FSDP units", value=value, source="torch fully_shard by block; torchtitan distributed/fsdp.py"))
+    if at.fp8:
+        rows.append(Assumption(name="fp8", value="parameters are gathered in 8 bits; GEMMs at the rate that was measured or given", source="given"))
     if at.pp > 1:
         value = f"hidden in the steady state (high end: exposed, phi {PHI['high']:g})"
         rows.append(Assumption(name="pipeline sends", value=value, source="fitted vTrain's rows best"))

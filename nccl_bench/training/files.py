@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -26,7 +27,8 @@ class FromFile:
     """Keys that have no part in a price, or that this reader does not know."""
     model: Values = field(default_factory=dict)
     """Sizes of the model as config.json names them; Megatron's arguments hold them."""
-    world: int | None = None
+    notes: tuple[str, ...] = ()
+    """What of it is priced otherwise than it runs, in words."""
 
 
 def read(path: Path, option: str) -> str:
@@ -126,9 +128,21 @@ def megatron(path: Path) -> FromFile:
         elif not _special(path, name, value, at, model):
             unknown.append(f"--{name}")
     at["overlap"] = frozenset(overlap)
-    if "per_stage" in at:
-        at["vpp_layers"] = at.pop("per_stage")
-    return FromFile(layout=at, unknown=tuple(dict.fromkeys(unknown)), model=model if "hidden_size" in model else {})
+    precise = at.pop("fp8_gemms", None)
+    notes = (f"GEMMs run in fp8 ({precise}): priced as bf16 unless measured; --peak says the fp8 rate",) if precise else ()
+    return FromFile(layout=at, unknown=tuple(dict.fromkeys(unknown)), model=_megatron_model(model), notes=notes)
+
+
+def _megatron_model(model: Values) -> Values:
+    """With Megatron's own defaults (arguments.py:1319-1329; --moe-router-topk 2); empty where the arguments hold no model."""
+    if "hidden_size" not in model:
+        return {}
+    wide = int(4 * model["hidden_size"] * 2 / 3 / 64) * 64 if model["hidden_act"] == "silu" else 4 * model["hidden_size"]
+    model.setdefault("intermediate_size", wide)
+    if model.get("num_experts"):
+        model.setdefault("num_experts_per_tok", 2)
+        model.setdefault("moe_intermediate_size", model["intermediate_size"])
+    return model
 
 
 def _arguments(words: list[str]) -> list[tuple[str, str | None]]:
@@ -151,18 +165,36 @@ def _special(path: Path, name: str, value: str | None, at: Values, model: Values
         case "group-query-attention" | "multi-latent-attention" | "distributed-backend" | "transformer-impl":
             pass  # the sizes say it, or it has no price
         case "recompute-granularity":
-            at["recompute"] = value if value in ("full", "selective") else "none"
-        case "num-layers-per-virtual-pipeline-stage":
-            at["per_stage"] = _int(path, name, value)
-        case "num-virtual-stages-per-pipeline-rank":
-            at["vpp"] = _int(path, name, value)
+            at["recompute"] = _one_of(path, name, value, ("full", "selective"))
+        case "num-layers-per-virtual-pipeline-stage" | "num-virtual-stages-per-pipeline-rank":
+            at["vpp_layers" if name.startswith("num-layers") else "vpp"] = _int(path, name, value)
         case "cp-comm-type":
-            at["cp_comm"] = value if value in ("p2p", "all_gather", "a2a") else "p2p"
+            at["cp_comm"] = _one_of(path, name, value, ("p2p", "all_gather", "a2a"))
+        case "moe-layer-freq":
+            model["moe_layer_freq"] = _pattern(path, name, value)
         case "fp8-format":
             at["fp8_gemms"] = value
         case _:
             return False
     return True
+
+
+def _one_of(path: Path, key: str, value: str | None, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise DataError(f"{path}: --{key} {value} has no price here", f"{', '.join(known)} have")
+    return value
+
+
+def _pattern(path: Path, key: str, value: str | None) -> int | list[int]:
+    """Megatron's --moe-layer-freq: every n-th layer, or "([0]*3+[1]*58)"."""
+    text = (value or "").replace(" ", "")
+    if text.isdecimal():
+        return _int(path, key, text)
+    parts = re.fullmatch(r"\(?((?:\[[01](?:,[01])*\](?:\*\d{1,4})?\+?)+)\)?(?:\*(\d{1,4}))?", text)
+    if parts is None:
+        raise DataError(f"{path}: --{key} {value!r} is no number and no list of 0 and 1", "for example 2, or ([0]*3+[1]*58)")
+    found = [int(bit) for part, n in re.findall(r"\[([01,]+)\](?:\*(\d+))?", parts[1]) for bit in part.split(",") * int(n or 1)]
+    return found * int(parts[2] or 1)
 
 
 _TITAN = {

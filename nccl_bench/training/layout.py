@@ -17,7 +17,6 @@ from nccl_bench.training.model import Model
 Framework = Literal["megatron", "deepspeed", "fsdp2"]
 Recompute = Literal["none", "selective", "full"]
 CpComm = Literal["p2p", "all_gather", "a2a"]
-OVERLAPS = ("grad", "param", "tp", "p2p", "moe")
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
@@ -40,6 +39,8 @@ class Layout:
     dp: int = 1
     shard: int | None = None
     """FSDP2: ranks that share one copy (HSDP); None: all of dp. 1 is plain DDP."""
+    copies: int | None = None
+    """FSDP2: copies that HSDP keeps, where it was said; it must fit."""
     sp: bool = False
     order: str = groups.MEGATRON_ORDER
     dist_opt: bool = False
@@ -48,6 +49,8 @@ class Layout:
     hpz: int = 0
     """Ranks of ZeRO++'s secondary partition; 0: none."""
     qgz: bool = False
+    node_ranks: int = 8
+    """GPUs of a node: what qgZ's first exchange spans (coalesced_collectives.py:38, device_count)."""
     recompute: Recompute = "none"
     overlap: frozenset[str] = field(default_factory=frozenset)
     param_dtype: str = "bfloat16"
@@ -91,17 +94,17 @@ class Layout:
 
     @property
     def grad_nbytes(self) -> int:
-        """Bytes of a gradient as it is reduced: fp32 in Megatron with bf16 (arguments.py:1213-1217) and in torchtitan, else the parameter's."""
+        """Bytes of a gradient as it is reduced."""
         return ITEMSIZE[self.grad_type]
 
     @property
     def grad_type(self) -> str:
-        """The dtype that gradients are reduced in."""
+        """The dtype that gradients are reduced in: fp32 in Megatron with bf16 (arguments.py:1215-1217) and in torchtitan, else the parameter's."""
         if self.grad_dtype is not None:
             return self.grad_dtype
-        if self.framework == "deepspeed" or (self.framework == "fsdp2" and self.fsdp_shard == 1):
-            return self.param_dtype
-        return "float32"
+        own = self.framework == "deepspeed" or (self.framework == "fsdp2" and self.fsdp_shard == 1)
+        own = own or (self.framework == "megatron" and self.param_dtype != "bfloat16")
+        return self.param_dtype if own else "float32"
 
     @property
     def sequence_parallel(self) -> bool:
@@ -120,7 +123,8 @@ class Layout:
         words += [f"CP{self.cp}"] if self.cp > 1 else []
         words += [f"EP{self.ep}"] if self.ep > 1 else []
         words += [f"ETP{self.expert_tp}"] if self.ep > 1 and self.expert_tp != self.tp else []
-        words += [f"HSDP {self.dp // self.fsdp_shard}x{self.fsdp_shard}"] if self.shard is not None and self.framework == "fsdp2" else []
+        if self.shard is not None and self.framework == "fsdp2":
+            words += ["DDP" if self.shard == 1 and self.cp == 1 else f"HSDP {self.dp // self.fsdp_shard}x{self.fsdp_shard}"]
         words += [f"ZeRO-{self.zero}"] if self.framework == "deepspeed" else []
         words += [name for name, used in (("qwZ", self.qwz), (f"hpZ{self.hpz}", self.hpz > 0), ("qgZ", self.qgz)) if used]
         words += ["SP"] if self.sp else []
@@ -139,122 +143,6 @@ class Stage:
     layers: tuple[int, ...]
     first: bool
     last: bool
-
-
-def why_not(layout: Layout, model: Model) -> str | None:
-    """Why the framework refuses this layout for this model, in words; None where it takes it."""
-    for check in (_numbers, _batches, _widths, _pipeline, _context, _experts, _framework):
-        reason = check(layout, model)
-        if reason is not None:
-            return reason
-    return None
-
-
-def checked(layout: Layout, model: Model) -> Layout:
-    """The layout. Raises UsageError with the reason where the framework refuses it."""
-    reason = why_not(layout, model)
-    if reason is not None:
-        raise UsageError(f"{layout.framework} refuses {layout.text()} for {model.name}: {reason}")
-    return layout
-
-
-def _numbers(at: Layout, _model: Model) -> str | None:
-    for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "seq", "gbs", "mbs"):
-        if getattr(at, name) < 1:
-            return f"{name} is {getattr(at, name)}"
-    for name in ("param_dtype", "grad_type"):
-        if getattr(at, name) not in ITEMSIZE:
-            return f"{getattr(at, name)} is no dtype of weights ({' '.join(ITEMSIZE)})"
-    return None
-
-
-def _batches(at: Layout, _model: Model) -> str | None:
-    if at.gbs % (at.dp * at.mbs):
-        return f"a global batch of {at.gbs} cannot be shared by DP {at.dp} in micro-batches of {at.mbs}"
-    return None
-
-
-def _widths(at: Layout, model: Model) -> str | None:
-    if model.heads % at.tp:
-        return f"{model.heads} heads cannot be shared by TP {at.tp}"
-    if model.kv_heads % at.tp and at.tp % model.kv_heads:
-        return f"{model.kv_heads} key-value heads cannot be shared by TP {at.tp}"
-    if model.ffn % at.tp or model.hidden % at.tp:
-        return f"widths of {model.hidden} and {model.ffn} cannot be shared by TP {at.tp}"
-    return None
-
-
-def _pipeline(at: Layout, model: Model) -> str | None:
-    chunks = at.pp * at.vpp
-    if at.vpp > 1 and at.pp < 2:
-        return "VPP without PP"
-    if at.vpp > 1 and at.microbatches % at.pp:
-        return f"the interleaved schedule needs micro-batches in multiples of PP {at.pp}, and there are {at.microbatches}"
-    if at.pp_layout:
-        if len(at.pp_layout) != chunks or sum(at.pp_layout) != model.layers or min(at.pp_layout) < 0:
-            return f"--pp-layout is {len(at.pp_layout)} numbers of together {sum(at.pp_layout)}, and must be {chunks} of together {model.layers}"
-    elif chunks > model.layers:
-        return f"{model.layers} layers are fewer than {chunks} stages"
-    elif at.framework == "megatron" and model.layers % chunks:
-        even = ",".join(map(str, split_layers(model.layers, chunks)))
-        return f"{model.layers} layers cannot be shared evenly by {chunks} stages (say how: --pp-layout {even})"
-    return None
-
-
-def _context(at: Layout, model: Model) -> str | None:
-    if at.cp > 1 and at.framework == "deepspeed":
-        return "DeepSpeed has no context parallelism of this kind"
-    if at.cp > 1 and at.seq % (2 * at.cp):
-        return f"a sequence of {at.seq} cannot be cut into 2 x CP {at.cp} parts"
-    if at.cp > 1 and at.cp_comm == "a2a" and (model.kv_heads % (at.tp * at.cp) or model.heads % (at.tp * at.cp)):
-        return f"all-to-all context parallelism shares {model.kv_heads} key-value heads by TP x CP {at.tp * at.cp}"
-    if at.sequence_parallel and at.seq % (at.cp * at.tp):
-        return f"sequence parallelism cannot share {at.seq // at.cp} tokens by TP {at.tp}"
-    return None
-
-
-def _experts(at: Layout, model: Model) -> str | None:
-    if at.ep == 1 and (at.etp is None or not model.experts):
-        return None if not (model.experts and at.tp > 1 and at.framework == "megatron" and not at.sp) else "MoE with TP needs --sp"
-    if not model.experts:
-        return "EP without experts in the model"
-    if model.experts % at.ep:
-        return f"{model.experts} experts cannot be shared by EP {at.ep}"
-    if model.moe_ffn % at.expert_tp:
-        return f"experts of width {model.moe_ffn} cannot be shared by ETP {at.expert_tp}"
-    if (at.tp * at.cp * at.dp) % (at.expert_tp * at.ep):
-        return f"EP {at.ep} x ETP {at.expert_tp} does not divide TP x CP x DP = {at.tp * at.cp * at.dp}"
-    if at.tp > 1 and at.framework == "megatron" and not at.sp:
-        return "MoE with TP needs --sp"
-    return None
-
-
-def _framework(at: Layout, _model: Model) -> str | None:
-    rules = {
-        "megatron": (
-            (at.zero != 0, "--zero belongs to DeepSpeed (here: --dist-opt)"),
-            (at.shard is not None, "--hsdp belongs to fsdp2"),
-            ("tp" in at.overlap and not at.sequence_parallel, "overlapping TP needs --sp (model_parallel_config.py)"),
-            ("param" in at.overlap and not at.dist_opt, "overlapping the parameter gather needs --dist-opt"),
-        ),
-        "deepspeed": (
-            (at.zero not in (0, 1, 2, 3), f"there is no ZeRO-{at.zero}"),
-            (at.pp > 1 and at.zero > 1, f"ZeRO-{at.zero} with a pipeline (runtime/pipe/engine.py asserts stage < 2)"),
-            (at.vpp > 1, "DeepSpeed's pipeline is not interleaved"),
-            (at.dist_opt, "--dist-opt belongs to Megatron (here: --zero 1)"),
-            (bool(at.qwz or at.qgz or at.hpz) and at.zero != 3, "ZeRO++ needs --zero 3"),
-            (bool(at.hpz) and at.dp % max(1, at.hpz) != 0, f"hpZ of {at.hpz} does not divide DP {at.dp}"),
-            (at.sp, "--sp belongs to Megatron"),
-            (at.shard is not None, "--hsdp belongs to fsdp2"),
-        ),
-        "fsdp2": (
-            (at.zero != 0, "--zero belongs to DeepSpeed"),
-            (at.dist_opt, "--dist-opt belongs to Megatron"),
-            (at.dp % at.fsdp_shard != 0, f"a shard of {at.fsdp_shard} does not divide DP {at.dp}"),
-            (at.ep > 1 and (at.fsdp_shard * at.cp * at.tp) % at.ep != 0, f"EP {at.ep} does not divide shard x CP x TP"),
-        ),
-    }
-    return next((reason for wrong, reason in rules[at.framework] if wrong), None)
 
 
 def split_layers(layers: int, parts: int) -> tuple[int, ...]:

@@ -81,73 +81,90 @@ def _state(model: Model, at: Layout, stage: Stage) -> dict[str, float]:
         return _zero_state(at, weights.dense, weights.experts, edp)
     grad = at.grad_nbytes
     shards = (at.dp * at.cp, edp) if at.dist_opt else (1, 1)
-    optimizer = 12.0 * weights.dense / shards[0] + 12.0 * weights.experts / shards[1]
-    return {"weights": 2.0 * weights.total, "gradients": float(grad) * weights.total, "optimizer": optimizer}
+    state = _optimizer_nbytes(at)
+    optimizer = state * weights.dense / shards[0] + state * weights.experts / shards[1]
+    return {"weights": float(at.param_nbytes) * weights.total, "gradients": float(grad) * weights.total, "optimizer": optimizer}
+
+
+def _optimizer_nbytes(at: Layout) -> float:
+    """Adam's two moments in fp32, and an fp32 master copy where the weights themselves are narrower."""
+    return 8.0 if at.param_dtype == "float32" else 12.0
 
 
 def _zero_state(at: Layout, dense: int, experts: int, edp: float) -> dict[str, float]:
     """4 Psi + 12 Psi/D, 2 Psi + 14 Psi/D, 16 Psi/D and what is gathered (ZeRO paper, algebra of section 5)."""
     shares = ((dense, float(at.dp)), (experts, edp))
     whole = {"weights": at.zero < 3, "gradients": at.zero < 2, "optimizer": at.zero < 1}
-    each = {"weights": 2.0, "gradients": float(at.grad_nbytes), "optimizer": 12.0}
+    each = {"weights": float(at.param_nbytes), "gradients": float(at.grad_nbytes), "optimizer": _optimizer_nbytes(at)}
     parts = {name: sum(each[name] * n / (1.0 if whole[name] else size) for n, size in shares) for name in each}
     bucket = min(REDUCE_BUCKET_ELEMENTS, dense + experts) * at.grad_nbytes
     parts["buckets"] = float(bucket) * (2 if at.zero >= 2 else 1)
     if at.zero == 3:
-        parts["gathered"] = 2.0 * min(LIVE_ELEMENTS, dense + experts)
-        parts["hpZ copy"] = 2.0 * (dense + experts) / at.hpz if at.hpz else 0.0
+        parts["gathered"] = float(at.param_nbytes) * min(LIVE_ELEMENTS, dense + experts)
+        parts["hpZ copy"] = float(1 if at.qwz else at.param_nbytes) * (dense + experts) / at.hpz if at.hpz else 0.0
     return parts
 
 
 def _fsdp_state(model: Model, at: Layout, stage: Stage, dense: int, experts: int) -> dict[str, float]:
-    """16 Psi/F in fp32 shards, two gathered blocks, one to be reduced (FSDP2 keeps fp32 masters as the parameters themselves)."""
+    """16 Psi/F in fp32 shards, root and two gathered blocks, one to be reduced (FSDP2 keeps fp32 masters as the parameters themselves)."""
     shard, eshard = at.fsdp_shard * at.cp, max(1, at.fsdp_shard * at.cp * at.tp // at.ep)
     each = max((sum(block_params(model, at, layer)) for layer in stage.layers), default=0)
-    block = max(each, root_params(model, at, stage))
+    root = root_params(model, at, stage)
+    block = max(each, root)
     parts = {"weights": 4.0 * (dense / shard + experts / eshard), "gradients": 4.0 * (dense / shard + experts / eshard)}
     parts["optimizer"] = 8.0 * (dense / shard + experts / eshard)
     if shard > 1 or eshard > 1:
-        kept = 2.0 * at.param_nbytes / 2 * (dense + experts) if not reshards(at) else 2.0 * at.param_nbytes * each
+        kept = float(at.param_nbytes) * ((2 * each + root) if reshards(at) else (dense + experts))
         parts |= {"gathered": kept, "buckets": float(at.grad_nbytes * block)}
     else:
         parts["buckets"] = float(min(DDP_BUCKET_NBYTES, (dense + experts) * at.grad_nbytes))
     return parts
 
 
-def layer_activation_nbytes(model: Model, at: Layout) -> float:
-    """Activations that one layer keeps for one micro-batch (Korthikanti table 2; 34 is 18 + 4 f/h for a plain MLP of 4h)."""
+def layer_activation_nbytes(model: Model, at: Layout, moe: bool | None = None) -> float:
+    """Activations that one layer keeps for one micro-batch (Korthikanti table 2; 34 is 18 + 4 f/h for a plain MLP of 4h).
+
+    `moe`: whether the layer routes to experts; None: whether the model has any.
+    """
     s, b, h, t = at.seq / at.cp, at.mbs, model.hidden, at.tp
-    sharded = at.sequence_parallel
     if at.recompute == "full":
-        return 2.0 * s * b * h / (t if sharded else 1)
-    wide = _mlp_bytes(model)
-    scores = 0.0 if at.flash or at.recompute == "selective" else 5.0 * model.heads * s * at.seq / at.cp * b / t
-    shared, whole = 8.0 + wide, 10.0
-    return s * b * h * (shared + whole) / t + scores if sharded else s * b * h * (whole + shared / t) + scores
+        return 2.0 * s * b * h / (t if at.sequence_parallel else 1)
+    return _whole_layer(model, at, bool(model.experts) if moe is None else moe, scores=not at.flash and at.recompute != "selective")
 
 
-def _mlp_bytes(model: Model) -> float:
+def _whole_layer(model: Model, at: Layout, moe: bool, *, scores: bool) -> float:
+    s, b, h, t = at.seq / at.cp, at.mbs, model.hidden, at.tp
+    kept = 5.0 * model.heads * s * at.seq / at.cp * b / t if scores else 0.0
+    shared, whole = _attention_bytes(model) + _mlp_bytes(model, moe), 10.0
+    return s * b * h * ((shared + whole) / t if at.sequence_parallel else whole + shared / t) + kept
+
+
+def _attention_bytes(model: Model) -> float:
+    """Bytes over sbh of queries, keys, values and output: 8 where the heads are as wide as h; MLA keeps its compressed forms too."""
+    if model.mla is None:
+        return max(8.0, 4.0 * model.head_dim * (model.heads + model.kv_heads) / model.hidden)
+    a, (k_dim, v_dim) = model.mla, model.head_dims()
+    return (4.0 * model.heads * (k_dim + v_dim) + 2.0 * (a.q_lora + a.kv_lora + a.qk_rope)) / model.hidden
+
+
+def _mlp_bytes(model: Model, moe: bool) -> float:
     """Bytes over sbh that the MLP keeps: 16 for a plain one of 4h; per expert reached, where there are experts (a gate keeps one more)."""
-    width = model.ffn if not model.experts else model.top_k * model.moe_ffn + model.shared_ffn
+    width = model.top_k * model.moe_ffn + model.shared_ffn if moe else model.ffn
     return 4.0 * width / model.hidden * (1.5 if model.gated else 1.0)
 
 
 def _activations(model: Model, at: Layout, stage: Stage, in_flight: int) -> dict[str, float]:
     """Micro-batches in flight on stage r: min(m, p - r); interleaving adds (p-1)/(p v) of it (theoretical_memory_usage.py:341-366)."""
     factor = 1 + (at.pp - 1) / (at.pp * at.vpp) if at.vpp > 1 else 1.0
-    parts = {"activations": layer_activation_nbytes(model, at) * len(stage.layers) * in_flight * factor}
+    routed = model.n_moe(stage.layers)
+    counts = {True: routed, False: len(stage.layers) - routed}
+    layers = sum(layer_activation_nbytes(model, at, moe) * n for moe, n in counts.items() if n)
+    parts = {"activations": layers * in_flight * factor}
     if at.recompute == "full":
         # One layer is alive while it is run again.
-        parts["recomputed layer"] = _one_layer(model, at)
+        parts["recomputed layer"] = max((_whole_layer(model, at, moe, scores=not at.flash) for moe, n in counts.items() if n), default=0.0)
     if stage.last:
         parts["logits"] = LOGIT_BYTES * at.seq / at.cp * at.mbs * model.vocab / at.tp
     if at.framework == "megatron" and "grad" in at.overlap and not at.dist_opt:
         parts["buckets"] = 4.0 * max(BUCKET_ELEMENTS, BUCKET_ELEMENTS_A_RANK * at.dp)
     return parts
-
-
-def _one_layer(model: Model, at: Layout) -> float:
-    s, b, h, t = at.seq / at.cp, at.mbs, model.hidden, at.tp
-    scores = 0.0 if at.flash else 5.0 * model.heads * s * at.seq / at.cp * b / t
-    wide = 8.0 + _mlp_bytes(model)
-    return s * b * h * ((wide + 10.0) / t if at.sequence_parallel else 10.0 + wide / t) + scores

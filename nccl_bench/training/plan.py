@@ -10,10 +10,11 @@ from nccl_bench.errors import UsageError
 from nccl_bench.groups import MEGATRON_ORDER, MEGATRON_PP_DP_ORDER
 from nccl_bench.training.compute import Rates
 from nccl_bench.training.cost import Setting, StepCost, cost_of
-from nccl_bench.training.layout import Layout, mesh_of, why_not
+from nccl_bench.training.layout import Layout, mesh_of
 from nccl_bench.training.memory import HEADROOM, Memory, memory_of
 from nccl_bench.training.model import Model, step_flops
 from nccl_bench.training.price import Places, Pricer, faster
+from nccl_bench.training.rules import why_not
 
 OVERLAP_WORDS = {
     "tp": "overlapping tensor parallelism with its GEMMs",
@@ -37,6 +38,8 @@ class Fabric:
     peak_tflops: float | None = None
     """Dense, of one GPU, for MFU."""
     memory_nbytes: int | None = None
+    memory_note: str | None = None
+    """Where that memory is only one of several boards' of this name."""
     headroom: float = HEADROOM
     sigma: dict[str, float] | None = None
 

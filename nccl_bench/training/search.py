@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from nccl_bench.errors import UsageError
 from nccl_bench.groups import MEGATRON_ORDER, MEGATRON_PP_DP_ORDER
 from nccl_bench.training.cost import cost_of
-from nccl_bench.training.layout import Layout, split_layers, why_not
+from nccl_bench.training.layout import Layout, split_layers
 from nccl_bench.training.memory import memory_of
 from nccl_bench.training.model import Model
 from nccl_bench.training.plan import TIE_FRAC, Answer, Fabric, answer
+from nccl_bench.training.rules import why_not
 
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-CHUNKS = (1, 2, 3, 4, 5, 6)
+MAX_MICRO_BATCH = 16
 MAX_LAYOUTS = 200_000
 
 
@@ -33,8 +33,8 @@ class Found:
     """Why the first is first, in words."""
 
 
-def candidates(base: Layout, world: int, fixed: Mapping[str, int], max_tp: int | None, per_node: int | None) -> Iterator[Layout]:
-    """Every layout of the framework's kind on `world` ranks, accepted or not; `fixed` sizes are kept."""
+def candidates(base: Layout, world: int, layers: int, fixed: Mapping[str, int], max_tp: int | None, per_node: int | None) -> Iterator[Layout]:
+    """Every layout of the framework's kind on `world` ranks, accepted or not; `fixed` sizes are kept. Micro-batches up to 16 sequences."""
     for tp in _choices("tp", world, fixed):
         if max_tp is not None and tp > max_tp:
             continue
@@ -44,8 +44,9 @@ def candidates(base: Layout, world: int, fixed: Mapping[str, int], max_tp: int |
                     continue
                 sized = replace(base, tp=tp, pp=pp, cp=cp, dp=world // (tp * pp * cp), sp=base.sp or (tp > 1 and base.framework == "megatron"))
                 sized = sized if tp > 1 else replace(sized, sp=False)
-                for mbs in (fixed["mbs"],) if "mbs" in fixed else MICRO_BATCHES:
-                    yield from _variants(replace(sized, mbs=mbs), fixed, per_node)
+                shares = base.gbs // sized.dp if base.gbs % sized.dp == 0 else 0
+                for mbs in (fixed["mbs"],) if "mbs" in fixed else (n for n in range(1, min(shares, MAX_MICRO_BATCH) + 1) if shares % n == 0):
+                    yield from _variants(replace(sized, mbs=mbs), fixed, per_node, layers)
 
 
 def _choices(name: str, limit: int, fixed: Mapping[str, int]) -> tuple[int, ...]:
@@ -54,14 +55,14 @@ def _choices(name: str, limit: int, fixed: Mapping[str, int]) -> tuple[int, ...]
     return tuple(n for n in range(1, limit + 1) if limit % n == 0)
 
 
-def _variants(layout: Layout, fixed: Mapping[str, int], per_node: int | None) -> Iterator[Layout]:
+def _variants(layout: Layout, fixed: Mapping[str, int], per_node: int | None, layers: int) -> Iterator[Layout]:
     recomputes = (layout.recompute,) if layout.recompute != "none" else ("none", "full")
     for recompute in recomputes:
         at = replace(layout, recompute=recompute)  # type: ignore[arg-type]
         for ep in _choices("ep", at.tp * at.cp * at.dp, fixed) if "ep" in fixed or at.ep > 1 else (1,):
             expert = replace(at, ep=ep)
             if at.framework == "megatron":
-                for vpp in (fixed["vpp"],) if "vpp" in fixed else CHUNKS if at.pp > 1 else (1,):
+                for vpp in (fixed["vpp"],) if "vpp" in fixed else _chunks(layers, at.pp):
                     for order in (MEGATRON_ORDER, MEGATRON_PP_DP_ORDER) if at.pp > 1 and at.dp * at.cp > 1 and ep == 1 else (at.order,):
                         yield replace(expert, vpp=vpp, order=order)
             elif at.framework == "deepspeed":
@@ -69,6 +70,11 @@ def _variants(layout: Layout, fixed: Mapping[str, int], per_node: int | None) ->
             else:
                 shards = (at.shard,) if at.shard is not None else (None, per_node) if per_node and per_node < at.dp else (None,)
                 yield from (replace(expert, shard=shard) for shard in shards)
+
+
+def _chunks(layers: int, pp: int) -> tuple[int, ...]:
+    """Chunks a stage that share the layers evenly; 1 always, since plain stages may be uneven."""
+    return (1, *(v for v in range(2, layers // pp + 1) if layers % (pp * v) == 0)) if pp > 1 else (1,)
 
 
 def search(
@@ -89,7 +95,7 @@ def search(
     rows: list[tuple[float, Layout]] = []
     n_tried = n_impossible = n_unpriced = 0
     seen: set[Layout] = set()
-    for even in candidates(base, world, fixed, max_tp, per_node):
+    for even in candidates(base, world, model.layers, fixed, max_tp, per_node):
         layout = _shared_out(even, model)
         if layout in seen or why_not(layout, model) is not None:
             continue

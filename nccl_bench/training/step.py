@@ -120,7 +120,8 @@ def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[
         if at.framework == "megatron":
             norms = (2 * len(stage.layers) + (1 if stage.last else 0)) * model.hidden * at.grad_nbytes
             why = "synchronous, once a step"
-            calls += [_call("norm gradients", "all_reduce", "tp", norms, 1, "exposed", why, "megatron finalize_model_grads.py:415-474", False)]
+            calls += [_call("norm gradients", "all_reduce", "tp", norms, 1, "exposed", why, "megatron finalize_model_grads.py:415-474", False,
+                            at.grad_type)]  # fmt: skip
     else:
         if stage.first:
             calls += [_call("embedding", "all_reduce", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
@@ -135,26 +136,26 @@ def _context(model: Model, at: Layout, sizes: Sizes) -> list[Call]:
     if at.cp == 1:
         return []
     c, layers = at.cp, sizes.layers * at.microbatches
-    kv_heads = max(1.0, model.kv_heads / at.tp)
-    one = int(sizes.tokens * kv_heads * model.head_dim * 2)
-    both = 2 * one
+    heads, kv_heads, (k_dim, v_dim) = model.heads / at.tp, _kv_heads(model, at), model.head_dims()
+    key, value = (int(sizes.tokens * kv_heads * dim * 2) for dim in (k_dim, v_dim))
+    both = key + value
     again = sizes.times + (1 if at.recompute == "selective" else 0)
     if at.cp_comm == "all_gather":
         why = "cannot be overlapped (transformer_config.py:1034-1038)"
         where = "TE context_parallel.py:2455-2496"
         return [
-            _call("CP forward", "all_gather", "cp", c * one, 2 * layers * again, "exposed", why, where),
-            _call("CP backward", "all_gather", "cp", c * one, 2 * layers, "exposed", why, where),
-            _call("CP backward", "reduce_scatter", "cp", c * one, 2 * layers, "exposed", why, where),
+            _call(kind, name, "cp", c * nbytes, layers * n, "exposed", why, where)
+            for kind, name, n in (("CP forward", "all_gather", again), ("CP backward", "all_gather", 1), ("CP backward", "reduce_scatter", 1))
+            for nbytes in (key, value)
         ]
     if at.cp_comm == "a2a":
-        query = int(sizes.tokens * model.heads / at.tp * model.head_dim * 2)
+        # q, k and v go out and the output comes back; the backward mirrors it (one and three).
+        sent = (int(sizes.tokens * heads * k_dim * 2), key, value, int(sizes.tokens * heads * v_dim * 2))
         why, where = "before and after attention", "TE context_parallel.py:3215,3788"
         return [
-            _call("CP forward", "all_to_all", "cp", one, 2 * layers * again, "exposed", why, where),
-            _call("CP forward", "all_to_all", "cp", query, 2 * layers * again, "exposed", why, where),
-            _call("CP backward", "all_to_all", "cp", one, 2 * layers, "exposed", why, where),
-            _call("CP backward", "all_to_all", "cp", query, 2 * layers, "exposed", why, where),
+            _call(kind, "all_to_all", "cp", nbytes, layers * n, "exposed", why, where)
+            for kind, n in (("CP forward", again), ("CP backward", 1))
+            for nbytes in sent
         ]
     why, where = "beside the attention of the chunk before", "TE context_parallel.py:96-133,1690-1715"
     return [
@@ -162,6 +163,11 @@ def _context(model: Model, at: Layout, sizes: Sizes) -> list[Call]:
         _call("CP ring backward", "sendrecv", "cp", both, 2 * layers, "chunk", why, where),
         _call("CP ring backward", "sendrecv", "cp", 2 * both, (c - 2) * layers, "chunk", why, where),
     ]
+
+
+def _kv_heads(model: Model, at: Layout) -> float:
+    """Key-value heads on a rank, at least one; MLA expands them to all heads."""
+    return max(1.0, (model.kv_heads if model.mla is None else model.heads) / at.tp)
 
 
 def _experts(model: Model, at: Layout, sizes: Sizes) -> list[Call]:

@@ -41,7 +41,10 @@ def _block(at: Layout, kind: str, axis: str, params: int, n: int) -> list[Call]:
     m = at.microbatches
     shard = at.fsdp_shard * at.cp if axis == "fsdp" else at.fsdp_shard * at.cp * at.tp // at.ep
     copies = at.dp // at.fsdp_shard
-    gathered, reduced = params * at.param_nbytes, params * at.grad_nbytes
+    # torchtitan's float8 gathers the blocks' weights in 8 bits (enable_fsdp_float8_all_gather), never embedding and head.
+    narrow = at.fp8 and not kind.endswith("root")
+    gathered, reduced = params * (1 if narrow else at.param_nbytes), params * at.grad_nbytes
+    dtype = "float8_e4m3fn" if narrow else at.param_dtype
     ahead, behind = "gathered one block ahead", "reduced while the block before runs backward"
     if kind.endswith("root"):
         ahead = behind = "first and last: nothing runs beside it"
@@ -49,10 +52,10 @@ def _block(at: Layout, kind: str, axis: str, params: int, n: int) -> list[Call]:
     backward: Window = "exposed" if kind.endswith("root") else "block_backward"
     calls = []
     if shard > 1:
-        calls += [_call(f"{kind} forward", "all_gather", axis, gathered, n * m, at.param_dtype, forward, ahead)]
+        calls += [_call(f"{kind} forward", "all_gather", axis, gathered, n * m, dtype, forward, ahead)]
         # The root is not freed after the forward: it is what the backward starts with.
         if reshards(at) and not kind.endswith("root"):
-            calls += [_call(f"{kind} backward", "all_gather", axis, gathered, n * m, at.param_dtype, backward, ahead)]
+            calls += [_call(f"{kind} backward", "all_gather", axis, gathered, n * m, dtype, backward, ahead)]
         times = 1 if at.no_sync or at.pp > 1 else m
         calls += [_call(f"{kind} gradients", "reduce_scatter", axis, reduced, n * times, at.grad_type, backward, behind, times == m)]
         if copies > 1:

@@ -7,14 +7,14 @@ import math
 from nccl_bench.training.call import Call, Window
 from nccl_bench.training.layout import Layout, Stage
 from nccl_bench.training.model import Model
-from nccl_bench.training.weights import block_params, root_params, weights_of
+from nccl_bench.training.weights import block_params, root_params, root_parts, weights_of
 
 REDUCE_BUCKET_ELEMENTS = 500_000_000
 """reduce_bucket_size, default 5e8 elements (zero/config.py:113-124)."""
 PERSISTENT_ELEMENTS = 100_000
 """Parameters smaller than this stay on every rank (stage3_param_persistence_threshold, zero/config.py)."""
-PREFETCH_ELEMENTS = 50_000_000
-"""stage3_prefetch_bucket_size (zero/config.py)."""
+QUANTISED_TOGETHER = 8000
+"""Most weights that share an fp32 scale in qwZ (partition_parameters.py:846-881, CUDAQuantizer.target_group_size)."""
 
 
 def data_calls(model: Model, layout: Layout, stage: Stage) -> list[Call]:
@@ -59,7 +59,10 @@ def submodules(model: Model, layout: Layout, layer: int) -> list[int]:
         shapes = [h * model.heads * model.head_dim, h * model.kv_heads * model.head_dim, h * model.kv_heads * model.head_dim]
         shapes.append(model.heads * model.head_dim * h)
     else:
-        shapes = [model.attention_params()]
+        a, n = model.mla, model.heads
+        qk = a.qk_nope + a.qk_rope
+        shapes = [h * a.q_lora, a.q_lora * n * qk] if a.q_lora else [h * n * qk]
+        shapes += [h * (a.kv_lora + a.qk_rope), a.kv_lora * n * (a.qk_nope + a.v_dim), n * a.v_dim * h]
     if model.is_moe(layer):
         experts = model.experts // layout.ep
         shapes += [h * model.experts, *([h * model.moe_ffn] * (model.mlp_matrices * experts))]
@@ -78,9 +81,9 @@ def _zero3(model: Model, at: Layout, stage: Stage) -> list[Call]:
     for layer in stage.layers:
         for size in submodules(model, at, layer):
             sizes[size] = sizes.get(size, 0) + 1
-    root = root_params(model, at, stage)
-    if root >= PERSISTENT_ELEMENTS:
-        sizes[root] = sizes.get(root, 0) + 1
+    for size in root_parts(model, at, stage):
+        if size >= PERSISTENT_ELEMENTS:
+            sizes[size] = sizes.get(size, 0) + 1
     back_axis = f"neighbours={at.hpz}" if at.hpz else "dp"
     why = "prefetched on a stream of its own"
     where = "deepspeed partitioned_param_coordinator.py:353-490"
@@ -89,9 +92,10 @@ def _zero3(model: Model, at: Layout, stage: Stage) -> list[Call]:
         calls += [_each("ZeRO-3 forward", "all_gather", "dp", size * wide, n * m, dtype, "block_forward", why, where)]
         calls += [_each("ZeRO-3 backward", "all_gather", back_axis, size * wide, n * m, dtype, "block_backward", why, where)]
         if at.qwz:
-            # One fp32 scale a block of 2048 quantised weights (partition_parameters.py:1451-1510).
-            calls += [_each("qwZ scales", "all_gather", "dp", max(16, size // 2048 * 4), 2 * n * m, "float32", "block_forward", why, where)]
-    gradients = sum(sum(block_params(model, at, layer)) for layer in stage.layers) + root
+            scales = 4 * at.dp * math.ceil(math.ceil(size / at.dp) / QUANTISED_TOGETHER)
+            calls += [_each("qwZ scales", "all_gather", "dp", scales, n * m, "float32", "block_forward", why, where)]
+            calls += [_each("qwZ scales", "all_gather", back_axis, scales, n * m, "float32", "block_backward", why, where)]
+    gradients = sum(sum(block_params(model, at, layer)) for layer in stage.layers) + root_params(model, at, stage)
     return [*calls, *_zero3_gradients(at, sizes, gradients)]
 
 
@@ -102,7 +106,7 @@ def _zero3_gradients(at: Layout, sizes: dict[int, int], gradients: int) -> list[
         where = "deepspeed stage3.py:1791-1813, coalesced_collectives.py:158-218"
         nbytes = math.ceil(gradients / n) * at.grad_nbytes
         return [_each("ZeRO-3 gradients", "reduce_scatter", "dp", nbytes, n * m, at.grad_type, "block_backward", why, where)]
-    where, g = "deepspeed coalesced_collectives.py:31-76", at.hpz or 8
+    where, g = "deepspeed coalesced_collectives.py:31-76", at.node_ranks
     calls = []
     for size, n in sizes.items():
         # Four-bit gradients: inside the node, then the same local ranks across nodes.

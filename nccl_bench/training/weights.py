@@ -43,8 +43,12 @@ def block_params(model: Model, layout: Layout, layer: int) -> tuple[int, int]:
     return dense, experts
 
 
+def root_parts(model: Model, layout: Layout, stage: Stage) -> tuple[int, ...]:
+    """Parameters of embedding and of head, where this stage has them apart."""
+    embedding = (model.embedding_params // layout.tp,) if stage.first else ()
+    return (*embedding, model.vocab * model.hidden // layout.tp) if stage.last and not (model.tied and stage.first) else embedding
+
+
 def root_params(model: Model, layout: Layout, stage: Stage) -> int:
     """Parameters outside blocks, the FSDP root's: embedding, head and last norm."""
-    total = model.embedding_params if stage.first else 0
-    total += model.vocab * model.hidden if stage.last and not (model.tied and stage.first) else 0
-    return total // layout.tp + (model.hidden if stage.last else 0)
+    return sum(root_parts(model, layout, stage)) + (model.hidden if stage.last else 0)
