@@ -12,7 +12,7 @@ from typing import Any
 from test_pairs_hosts import NAMES
 from testbed import Hosts, hosts, needs_hosts
 
-ACCEPT = ("accept", "--backend", "gloo", "--budget", "0.05", "-T", "20", "--silent", "15", "--json", "-O", "run")
+ACCEPT = ("accept", "--backend", "gloo", "--case-budget", "0.05", "-T", "20", "--silent", "15", "--json", "-O", "run")
 FAST = (*ACCEPT, "--stages", "doctor,pairs,cluster")
 
 

@@ -14,7 +14,7 @@ from testbed import ROOT, Slurm, hosts, needs_slurm, slurm, workers_of
 
 SCRIPT = ROOT / "slurm" / "accept.sbatch"
 NAMES = ("h1", "h2", "h3", "h4")
-OPTIONS = ("--backend", "gloo", "--budget", "0.05", "--silent", "15", "-T", "20", "--stages", "doctor,pairs,cluster", "-O", "run")
+OPTIONS = ("--backend", "gloo", "--case-budget", "0.05", "--silent", "15", "-T", "20", "--stages", "doctor,pairs,cluster", "-O", "run")
 
 
 @pytest.fixture(scope="module")

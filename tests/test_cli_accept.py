@@ -20,7 +20,7 @@ def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
 @pytest.fixture(scope="module")
 def accepted(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("accept")
-    options = ("--stages", "doctor,pairs,cluster", "--budget", "0.02", "--prometheus", str(folder / "x.prom"), "--drain", "scontrol")
+    options = ("--stages", "doctor,pairs,cluster", "--case-budget", "0.02", "--prometheus", str(folder / "x.prom"), "--drain", "scontrol")
     return folder / "run", run("accept", "-g", "3", "--backend", "gloo", "-O", str(folder / "run"), *options)
 
 

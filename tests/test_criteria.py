@@ -13,8 +13,9 @@ from nccl_bench.errors import UsageError
 from nccl_bench.records import Ceiling, Group, Point, Times
 from nccl_bench.verdict.criteria import Criteria, parse, read
 from nccl_bench.verdict.evidence import Findings, Suspect
-from nccl_bench.verdict.judge import Case, Row, drain, judge
+from nccl_bench.verdict.judge import drain, judge
 from nccl_bench.verdict.junit import junit_xml, prometheus
+from nccl_bench.verdict.rows import Case, Row
 
 ROOT = Path(__file__).parent.parent
 GIB = 1 << 30

@@ -12,29 +12,65 @@ import typer
 
 from nccl_bench.cli.outcome import Ended
 
+_WHO, _WHAT, _AGAINST, _FILES = "Who takes part", "What is measured", "What it is held against", "What is written"
 
 def accept(
     nproc_per_node: Annotated[int | None, typer.Option("-g", "--nproc-per-node", min=1, help="ranks to start here, where no launcher did")] = None,
     out: Annotated[Path | None, typer.Option("-O", "--out", help="the run directory itself")] = None,
     criteria: Annotated[Path | None, typer.Option("--criteria", metavar="FILE.toml", help="what is required (criteria/ has examples)")] = None,
-    stages: Annotated[str | None, typer.Option("--stages", metavar="LIST", help="doctor,node,nic,pairs,rails,scale,cluster")] = None,
-    min_nodes: Annotated[str | None, typer.Option("--min-nodes", metavar="N|FRAC", help="hosts that must be left")] = None,
-    exclude: Annotated[str | None, typer.Option("--exclude", metavar="HOSTS", help="hosts to leave out")] = None,
-    soak: Annotated[str | None, typer.Option("--soak", metavar="4h", help="repeat the cluster stage for so long")] = None,
-    groups: Annotated[Path | None, typer.Option("--groups", metavar="FILE", help="CSV: host, rack, leaf, rail switch")] = None,
-    oversubscription: Annotated[
-        str | None, typer.Option("--oversubscription", metavar="N:1", help="how much slower pairs between groups may be")
+    stages: Annotated[
+        str | None, typer.Option("--stages", metavar="LIST", help="doctor,node,nic,pairs,rails,scale,cluster", rich_help_panel=_WHAT)
     ] = None,
-    budget: Annotated[float, typer.Option("--budget", metavar="SECONDS", help="seconds a case")] = 1.0,
-    mode: Annotated[str | None, typer.Option("--mode", metavar="full|screen|K", help="of the pairs stage")] = None,
+    hosts: Annotated[str | None, typer.Option("--hosts", metavar="LIST", help="only these hosts of the allocation", rich_help_panel=_WHO)] = None,
+    exclude: Annotated[str | None, typer.Option("--exclude", metavar="HOSTS", help="hosts to leave out", rich_help_panel=_WHO)] = None,
+    spares: Annotated[
+        int,
+        typer.Option("--spares", metavar="K", min=0, help="hold the last K hosts back: checked alone, they replace lost ones", rich_help_panel=_WHO),
+    ] = 0,
+    min_nodes: Annotated[
+        str | None,
+        typer.Option("--min-nodes", metavar="N|FRAC", help="hosts that must be left: a lost one then warns instead of failing", rich_help_panel=_WHO),
+    ] = None,
+    soak: Annotated[str | None, typer.Option("--soak", metavar="4h", help="repeat the cluster stage for so long", rich_help_panel=_WHAT)] = None,
+    load: Annotated[Literal["gemm"] | None, typer.Option("--load", help="during soak: matrix products on every GPU", rich_help_panel=_WHAT)] = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option("--baseline", metavar="RUN", help="signed earlier runs (a,b): slower by compare's rules fails", rich_help_panel=_AGAINST),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option("--reference", metavar="RUN|HOSTS", help="known-good partners to re-test the other hosts against", rich_help_panel=_AGAINST),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option("--groups", metavar="FILE", help="CSV: host, rack, leaf, rail switch (else Slurm's topology)", rich_help_panel=_AGAINST),
+    ] = None,
+    oversubscription: Annotated[
+        str | None, typer.Option("--oversubscription", metavar="N:1", help="how much slower pairs between groups may be", rich_help_panel=_AGAINST)
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", metavar="MIN", help="minutes for all: shorter cases, then fewer stages, which are said", rich_help_panel=_WHAT),
+    ] = None,
+    case_budget: Annotated[
+        float | None, typer.Option("--case-budget", metavar="SECONDS", help="seconds a case (1; gloo 0.2)", rich_help_panel=_WHAT)
+    ] = None,
+    mode: Annotated[str | None, typer.Option("--mode", metavar="full|screen|K", help="of the pairs stage", rich_help_panel=_WHAT)] = None,
     backend: Annotated[Literal["auto", "nccl", "gloo"], typer.Option("--backend", help="nccl where there are GPUs, else gloo")] = "auto",
     timeout: Annotated[float, typer.Option("-T", "--timeout", help="seconds without progress before a case is given up")] = 60.0,
     silent: Annotated[float, typer.Option("--silent", help="seconds until a host counts as silent")] = 30.0,
-    run: Annotated[Path | None, typer.Option("--run", metavar="RUN", help="judge a recorded acceptance again")] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="JUnit XML")] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="the certificate")] = None,
-    prometheus: Annotated[Path | None, typer.Option("--prometheus", metavar="FILE", help="a textfile for node_exporter")] = None,
-    drain: Annotated[Literal["scontrol", "kubectl"] | None, typer.Option("--drain", help="print the lines to run; nothing is run")] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="go on with an acceptance that was cut off; its options count")
+    ] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="judge a recorded acceptance again")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="JUnit XML", rich_help_panel=_FILES)] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="the certificate", rich_help_panel=_FILES)] = None,
+    prometheus: Annotated[
+        Path | None, typer.Option("--prometheus", metavar="FILE", help="a textfile for node_exporter", rich_help_panel=_FILES)
+    ] = None,
+    drain: Annotated[
+        Literal["scontrol", "kubectl"] | None, typer.Option("--drain", help="print the lines to run; nothing is run", rich_help_panel=_FILES)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say stages, thresholds and an estimate; nothing is started")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="verdict.json on stdout")] = False,
 ) -> Ended:
@@ -43,108 +79,122 @@ def accept(
     Ends 0 pass, 1 fail, 7 wrong data, 8 inconclusive. A run that is not NCCL, or whose ranks share a GPU, is a rehearsal and ends 8.
     """
     given: dict[str, Any] = dict(locals())
+    from nccl_bench.cli.accept_options import check_together
     from nccl_bench.verdict.criteria import Criteria, read
 
+    check_together(given)
     wanted = Criteria() if criteria is None else read(criteria)
-    if run is not None:
-        return _again(run, wanted, given)
-    return _live(wanted, given)
+    return _again(run, wanted, given) if run is not None else _live(wanted, given)
 
 
-def _again(path: Path, criteria: Any, given: dict[str, Any]) -> Ended:
+def _again(text: str, criteria: Any, given: dict[str, Any]) -> Ended:
+    from nccl_bench.cli.accept_options import baseline_of
     from nccl_bench.cli.places import groups_of
     from nccl_bench.flows.judged import judge_run
     from nccl_bench.results.store import find_run
 
-    return _show(judge_run(find_run(str(path)).resolve(), criteria, groups_of(given["groups"], os.environ)), find_run(str(path)), given)
+    path = find_run(text)
+    judged = judge_run(path.resolve(), criteria, groups_of(given["groups"], {}), baseline_of(given["baseline"]) or None)
+    return _show(judged, path, given)
 
 
 def _live(criteria: Any, given: dict[str, Any]) -> Ended:
+    from nccl_bench.cli.accept_options import estimate_of, spec_of
     from nccl_bench.cli.places import groups_of, local_count
     from nccl_bench.fabric.host_read import Roots
-    from nccl_bench.flows import accept as flow
-    from nccl_bench.flows.accept_run import Ended as FlowEnded
-    from nccl_bench.flows.accept_run import Said
-    from nccl_bench.flows.council import convene, dismiss, follow
+    from nccl_bench.flows.council import convene, follow
     from nccl_bench.flows.doctor import server
-    from nccl_bench.flows.events import Where
     from nccl_bench.flows.sweep import torch_version
     from nccl_bench.launch.launchers import from_environ
     from nccl_bench.report.acceptance import threshold_lines
 
-    spec = _spec(given)
+    spec, facts = spec_of(given, os.environ)
     launch = from_environ(os.environ, self_launch=given["nproc_per_node"] is not None)
     n_local = local_count(given["nproc_per_node"], launch, spec.backend, os.environ)
-    where, groups = Where(out=given["out"]), groups_of(given["groups"], os.environ)
+    groups_of(given["groups"], {})  # what is wrong in the file is said before anybody is met
     if given["dry_run"]:
         if launch.rank == 0:
-            sys.stdout.write("\n".join([f"stages: {', '.join(spec.stages)}", _estimate(spec), *threshold_lines(criteria.thresholds())]) + "\n")
+            n_ranks = n_local if launch.launcher == "none" else launch.world_size
+            per_host = n_local if launch.launcher == "none" else launch.local_size or 1
+            plan = estimate_of(spec, max(1, n_ranks // per_host), per_host, os.environ, facts)
+            who = f"{max(1, n_ranks // per_host)} hosts, {n_ranks} ranks"
+            sys.stdout.write("\n".join([f"stages: {', '.join(spec.stages)} on {who}", *plan.lines(), *threshold_lines(criteria.thresholds())]) + "\n")
         return Ended(exit_code=0, why="")
     torch_version()
     council = convene(launch, os.environ, n_local, patience_s=given["silent"], stderr=sys.stderr)
     try:
         serve = server(council, Roots())
-        if not council.leads:
-            code, _ = follow(council, serve)
-            return Ended(exit_code=0 if code in (0, 1, 8) else code, why="")
-        spec = _with_min(spec, given["min_nodes"], len({join["host"] for join in council.joins.values()}))
-        sys.stderr.write("\n".join([_estimate(spec), *threshold_lines(criteria.thresholds())]) + "\n")
-        ended = None
-        for event in flow.accept(spec, council, serve, where, criteria, sys.argv, groups):
-            if isinstance(event, FlowEnded):
-                ended = event
-            elif isinstance(event, Said):
-                sys.stderr.write(f"note: {event.text}\n")
-            else:
-                worlds = f", {event.worlds} world{'s' * (event.worlds != 1)}" if event.worlds else ""
-                sys.stderr.write(f"stage {event.stage}: {event.hosts} hosts{worlds}\n")
-        assert ended is not None
-        dismiss(council, ended.judged.verdict.exit_code, ended.judged.verdict.why)
-        return _show(ended.judged, ended.path, given)
+        if council.leads:
+            return _lead(spec, facts, council, serve, criteria, given)
+        code, _ = follow(council, serve)
+        return Ended(exit_code=0 if code in (0, 1, 8) else code, why="")
     finally:
         council.close()
 
 
-def _spec(given: dict[str, Any]) -> Any:
-    from nccl_bench.cli.places import ratio
-    from nccl_bench.errors import UsageError
-    from nccl_bench.flows.accept_run import DEFAULT_STAGES, STAGES, AcceptSpec
-    from nccl_bench.launch.hostlist import expand
-    from nccl_bench.units import parse_seconds
+def _lead(spec: Any, facts: Any, council: Any, serve: Any, criteria: Any, given: dict[str, Any]) -> Ended:
+    """Rank 0's part; whatever ends it ends the others too."""
+    from nccl_bench.errors import NcclBenchError
+    from nccl_bench.flows.council import dismiss
 
-    stages = DEFAULT_STAGES if given["stages"] is None else tuple(word.strip() for word in given["stages"].split(",") if word.strip())
-    if bad := [word for word in stages if word not in STAGES]:
-        raise UsageError(f"--stages: {bad[0]!r} is no stage", f"there are: {', '.join(STAGES)}")
-    if "soak" in stages and given["soak"] is None:
-        raise UsageError("--stages soak needs --soak 4h")
-    stages = (*stages, "soak") if given["soak"] is not None and "soak" not in stages else stages
-    return AcceptSpec(
-        stages=stages, backend=given["backend"], budget_s=given["budget"], soak_s=None if given["soak"] is None else parse_seconds(given["soak"]),
-        exclude=tuple(expand(given["exclude"])) if given["exclude"] else (), oversubscription=ratio(given["oversubscription"]), mode=given["mode"],
-        timeout_s=given["timeout"], silent_s=given["silent"],
-    )  # fmt: skip
+    try:
+        judged, path = _stages(spec, facts, council, serve, criteria, given)
+    except NcclBenchError as err:
+        dismiss(council, err.exit_code, err.why)
+        raise
+    ended = _show(judged, path, given)
+    dismiss(council, ended.exit_code, ended.why)
+    return ended
 
 
-def _with_min(spec: Any, text: str | None, n_hosts: int) -> Any:
-    """The spec with --min-nodes as a number of hosts: "30", or a share, "0.9"."""
+def _stages(spec: Any, facts: Any, council: Any, serve: Any, criteria: Any, given: dict[str, Any]) -> tuple[Any, Path]:
     from dataclasses import replace
 
-    from nccl_bench.errors import UsageError
+    from nccl_bench.cli.accept_options import estimate_of, with_hosts
+    from nccl_bench.cli.places import groups_of
+    from nccl_bench.flows import accept as flow
+    from nccl_bench.flows.accept_run import Ended as FlowEnded
+    from nccl_bench.flows.accept_run import Said, StageBegun, StageEnded
+    from nccl_bench.flows.events import Where
+    from nccl_bench.report.acceptance import threshold_lines
+    from nccl_bench.report.stages import StageView
 
-    if text is None:
-        return spec
-    try:
-        value = float(text)
-    except ValueError:
-        raise UsageError(f"--min-nodes {text!r}: a number of hosts, or a share below 1") from None
-    return replace(spec, min_hosts=int(-(-value * n_hosts // 1)) if value < 1 else int(value))
+    here = list(dict.fromkeys(str(join["host"]) for join in council.joins.values()))
+    asked = list(dict.fromkeys([*here, *council.launch.rank_hosts]))
+    groups = groups_of(given["groups"], os.environ, council.addresses())
+    if given["resume"] is None:
+        spec = with_hosts(spec, given, here, asked)
+    taking_part = [host for host in here if (not spec.hosts or host in spec.hosts) and host not in spec.exclude]
+    plan = estimate_of(spec, max(1, len(taking_part) - spec.spares), max(1, len(council.joins) // len(here)), os.environ, facts)
+    sys.stderr.write("\n".join([*plan.lines(), *threshold_lines(criteria.thresholds())]) + "\n")
+    with StageView(sys.stderr) as view:
+        view.begin(plan.seconds, plan.left_out)
+        if given["resume"] is None:
+            events = flow.accept(spec, council, serve, Where(out=given["out"]), criteria, sys.argv, groups, plan, view.message)
+        else:
+            from nccl_bench.results.store import find_run
+
+            spec = replace(spec, timeout_s=given["timeout"], silent_s=given["silent"])
+            events = flow.resume(find_run(given["resume"]).resolve(), spec, facts, council, serve, criteria, groups, plan, view.message)
+        for event in events:
+            match event:
+                case FlowEnded():
+                    return event.judged, event.path
+                case Said():
+                    view.note(event.text)
+                case StageBegun():
+                    view.stage(event.stage, event.hosts, event.worlds)
+                case StageEnded():
+                    view.end(event.stage, event.seconds, event.how)
+    raise AssertionError("an acceptance ends with its verdict")
 
 
-def _estimate(spec: Any) -> str:
-    from nccl_bench.units import format_seconds
+def _drawn(verdict: Any, header: Any) -> tuple[tuple[Any, ...], dict[str, str]]:
+    """The certificate's pictures, and each as a part of a page."""
+    from nccl_bench.report import acceptance_pictures, charts
 
-    n = sum(stage not in ("doctor", "soak") for stage in spec.stages)
-    return f"{len(spec.stages)} stages, about {format_seconds(20 * n + 8 * n * spec.budget_s + (spec.soak_s or 0.0))} on a few hosts"
+    pictures = acceptance_pictures.pictures(verdict, header)
+    return pictures, {picture.name: charts.inline(charts.svg(picture), picture) for picture in pictures}
 
 
 def _show(judged: Any, path: Path, given: dict[str, Any]) -> Ended:
@@ -158,7 +208,7 @@ def _show(judged: Any, path: Path, given: dict[str, Any]) -> Ended:
     verdict = judged.to_json()
     junit, html = given["junit"] or path / "junit.xml", given["html"] or path / "certificate.html"
     write_text(junit, junit_xml(judged.verdict.rows, "nccl-bench accept"), "--junit")
-    write_text(html, certificate(verdict, judged.header, judged.facts), "--html")
+    write_text(html, certificate(verdict, judged.header, judged.facts, *_drawn(verdict, judged.header)), "--html")
     if given["prometheus"] is not None:
         write_text(given["prometheus"], prometheus(verdict), "--prometheus")
     text = banner(not_nccl=judged.header.not_nccl, shared_gpu=judged.header.shared_gpu)

@@ -44,14 +44,15 @@ def pairs(
     from nccl_bench.measure.pairs_spec import PairSpec
     from nccl_bench.measure.spec import parse_sizes
 
-    places, allowed = groups_of(groups, os.environ), ratio(oversubscription)
+    # Somebody else's table is not of this job: --groups alone speaks for it.
+    places, allowed = groups_of(groups, {}), ratio(oversubscription)
     if from_ is not None:
         return judge_table(from_, places, allowed, as_json=as_json, stdout=sys.stdout, stderr=sys.stderr)
     spec = PairSpec(
         levels=("node", "gpu") if level == "both" else (level,), mode=mode, sizes=() if sizes is None else parse_sizes(sizes), budget_s=budget,
         timeout_s=timeout, backend=backend,
     )  # fmt: skip
-    return _measure(spec, nproc_per_node, places, allowed, out, as_json=as_json)
+    return _measure(spec, nproc_per_node, groups, allowed, out, as_json=as_json)
 
 
 def judge_table(
@@ -91,9 +92,9 @@ def judge_table(
 
 
 def _measure(
-    spec: Any, nproc: int | None, groups: Callable[[Sequence[str]], Any], allowed: float | None, out: Path | None, *, as_json: bool
+    spec: Any, nproc: int | None, groups: Path | None, allowed: float | None, out: Path | None, *, as_json: bool
 ) -> Ended:
-    from nccl_bench.cli.places import local_count
+    from nccl_bench.cli.places import groups_of, local_count
     from nccl_bench.fabric.host_read import Roots
     from nccl_bench.flows.council import convene, dismiss, follow
     from nccl_bench.flows.doctor import server
@@ -114,6 +115,7 @@ def _measure(
             code, _ = follow(council, server(council, Roots()))
             return Ended(exit_code=code if 2 <= code <= 7 else 0, why="")
         hosts = list(dict.fromkeys(join["host"] for join in council.joins.values()))
+        places = groups_of(groups, os.environ, council.addresses())
         n, seconds = estimate_s(spec, len(hosts), max(1, council.n_ranks // max(1, len(hosts))), "nccl" if spec.backend == "nccl" else "gloo")
         sys.stderr.write(f"{len(hosts)} nodes, {council.n_ranks} ranks: {n} cases, at most {format_seconds(seconds + 20)}\n")
         progress, done = Progress(sys.stderr), 0
@@ -125,7 +127,7 @@ def _measure(
                 progress.update(min(done, n), n, f"round {message['round'] + 1}", format_size(message["nbytes"]))
 
         try:
-            tested = run_pairs(spec, council, Where(out=out), argv=sys.argv, groups=groups, oversubscription=allowed, on=on)
+            tested = run_pairs(spec, council, Where(out=out), argv=sys.argv, groups=places, oversubscription=allowed, on=on)
         finally:
             progress.close()
         dismiss(council, tested.exit_code, tested.why)

@@ -12,20 +12,33 @@ CPU_RANKS = 2
 """Ranks of a self-launch without a GPU: the fewest that talk."""
 
 
-def groups_of(path: Path | None, environ: Mapping[str, str]) -> Callable[[Sequence[str]], Any]:
-    """From hosts to their Groups: a CSV's leaves (else racks), else none. Raises DataError with path:line."""
+GroupsOf = Callable[[Sequence[str]], Any]
+
+
+def groups_of(path: Path | None, environ: Mapping[str, str], addresses: Mapping[str, str] | None = None) -> GroupsOf:
+    """From hosts to their Groups: a CSV's leaves (else racks), else Slurm's topology, else none. Raises DataError with path:line.
+
+    addresses: host -> its SLURM_TOPOLOGY_ADDR, of a job that runs.
+    """
     from nccl_bench.fabric import placement
-    from nccl_bench.verdict.evidence import Groups
+    from nccl_bench.launch.slurm_topology import leaves
 
     if path is None:
-        return lambda hosts: None
+        slurm = leaves(environ, addresses)
+        # One leaf for all says nothing of boundaries: what the pairs show counts.
+        return _groups({} if slurm is None else slurm.of, "" if slurm is None else slurm.source, least=2)
     places = placement.read(path)
-    short = {host.split(".")[0]: place for host, place in places.items()}
+    return _groups({host: place.leaf or place.rack for host, place in places.items()}, f"--groups {path}", least=1)
+
+
+def _groups(names: Mapping[str, str | None], source: str, least: int) -> GroupsOf:
+    from nccl_bench.verdict.evidence import Groups
+
+    short = {host.split(".")[0]: name for host, name in names.items()}
 
     def of(hosts: Sequence[str]) -> Groups | None:
-        found = [places.get(host) or short.get(host.split(".")[0]) for host in hosts]
-        names = tuple(None if place is None else place.leaf or place.rack for place in found)
-        return Groups(of=names, source=f"--groups {path}") if any(names) else None
+        found = tuple(names.get(host) or short.get(host.split(".")[0]) for host in hosts)
+        return Groups(of=found, source=source) if len(set(found) - {None}) >= least else None
 
     return of
 

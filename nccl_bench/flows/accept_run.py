@@ -5,37 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nccl_bench.errors import BUG, DataError, UsageError, WrongDataError
 from nccl_bench.fabric import counters
-from nccl_bench.flows.council import SILENT_S, Council, Outcome, Serve, ask, run_worlds
+from nccl_bench.flows.accept_plan import Estimate
+from nccl_bench.flows.accept_spec import LOCAL_STAGES, AcceptSpec
+from nccl_bench.flows.council import Council, Outcome, Serve, ask, run_worlds
 from nccl_bench.flows.doctor import Diagnosis
 from nccl_bench.flows.judged import Judged
 from nccl_bench.records import Json
 from nccl_bench.results.store import RunWriter
 
-STAGES = ("doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
-DEFAULT_STAGES = STAGES[:-1]
 ATTEMPTS = 3
 """Worlds of one stage until it is given up: each loses the hosts that the one before it lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptSpec:
-    """One acceptance."""
-
-    stages: tuple[str, ...] = DEFAULT_STAGES
-    backend: Literal["auto", "nccl", "gloo"] = "auto"
-    budget_s: float = 1.0
-    """Seconds a case."""
-    soak_s: float | None = None
-    min_hosts: int = 0
-    exclude: tuple[str, ...] = ()
-    oversubscription: float | None = None
-    mode: str | None = None
-    timeout_s: float = 60.0
-    silent_s: float = SILENT_S
+EXCLUDED_AT_RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +29,15 @@ class StageBegun:
     stage: str
     worlds: int
     hosts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEnded:
+    """A stage is over; `how` in words where it did not end well."""
+
+    stage: str
+    seconds: float
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +55,7 @@ class Ended:
     path: Path
 
 
-Event = StageBegun | Said | Ended
+Event = StageBegun | StageEnded | Said | Ended
 
 
 @dataclass(slots=True)
@@ -76,6 +69,24 @@ class Run:
     groups: Callable[[Sequence[str]], Any]
     members: dict[int, str]
     """[rank] host of those that still take part."""
+    plan: Estimate
+    bench: dict[int, str] = field(default_factory=dict)
+    """[rank] host of spares: they take part in node-local stages alone until one replaces a host that is lost."""
+    number: dict[int, int] = field(default_factory=dict)
+    """[rank] its number in the run's records: another one where a resumed job counts its ranks otherwise."""
+    hosts_at_start: list[str] = field(default_factory=list)
+    """All that were to take part, spares last."""
+    spares_at_start: list[str] = field(default_factory=list)
+    replaced: list[Json] = field(default_factory=list)
+    """[{host, by, stage}]."""
+    finished: dict[str, int] = field(default_factory=dict)
+    """Stage -> the attempt that finished it."""
+    attempt: int = 1
+    """1, and one more with every --resume."""
+    doctor: list[Json] = field(default_factory=list)
+    """Rows of the doctor stage."""
+    on: Callable[[Json], None] | None = None
+    """Hears what rank 0's worker says, as it says it."""
     excluded: list[Json] = field(default_factory=list)
     not_run: list[Json] = field(default_factory=list)
     broken: list[Json] = field(default_factory=list)
@@ -87,16 +98,29 @@ class Run:
     diagnosis: Diagnosis | None = None
     backend: str | None = None
     shared_gpu: bool = False
-    fabric_kept: bool = False
-    confirmed: bool = False
+    n_pair_worlds: int = 0
+    load_rates: list[Json] = field(default_factory=list)
+    """[{host, gpu, tflops}]: products beside the soak."""
 
     def hosts(self) -> list[str]:
         """Hosts that take part, in rank order."""
         return list(dict.fromkeys(self.members.values()))
 
+    def local(self) -> dict[int, str]:
+        """[rank] host of all that node-local stages run on: spares too."""
+        return self.members | self.bench
+
     def ranks_of(self, host: str) -> list[int]:
         """Its ranks."""
-        return [rank for rank, name in self.members.items() if name == host]
+        return [rank for rank, name in self.local().items() if name == host]
+
+    def taking_part(self, stage: str) -> list[str]:
+        """Hosts of a stage, in rank order."""
+        return list(dict.fromkeys((self.local() if stage in LOCAL_STAGES else self.members).values()))
+
+    def numbers(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """What the records call these ranks."""
+        return tuple(self.number.get(rank, rank) for rank in ranks)
 
 
 # ---- counters
@@ -104,7 +128,7 @@ class Run:
 
 def read_counters(run: Run) -> dict[str, Json]:
     """Each host's counters now."""
-    found, _ = ask(run.council, "counters", sorted(run.members), run.serve, run.spec.silent_s)
+    found, _ = ask(run.council, "counters", sorted(run.local()), run.serve, run.spec.silent_s)
     return {str(answer["host"]): answer["counters"] for answer in found.values() if answer.get("counters")}
 
 
@@ -140,44 +164,66 @@ def _serves(run: Run) -> dict[tuple[str, int], str]:
 
 
 def exclude(run: Run, stage: str, hosts: Mapping[str, str]) -> Iterator[Event]:
-    """Leave hosts out from here on, with stage and reason."""
+    """Leave hosts out from here on, with stage and reason; a spare takes the place of one that took part."""
     for host, reason in hosts.items():
         if any(one["host"] == host for one in run.excluded):
             continue
         run.excluded.append({"host": host, "stage": stage, "reason": reason})
-        if host in run.members.values():
+        if host in run.bench.values():
+            run.bench = {rank: name for rank, name in run.bench.items() if name != host}
+            yield Said(text=f"spare {host} is left out from stage {stage} on: {reason}")
+        elif host in run.members.values():
             run.members = {rank: name for rank, name in run.members.items() if name != host}
             yield Said(text=f"{host} is left out from stage {stage} on: {reason}")
+            yield from replace_host(run, stage, host)
+
+
+def replace_host(run: Run, stage: str, host: str) -> Iterator[Event]:
+    """The first spare that is left takes the place of a host."""
+    if not run.bench:
+        return
+    spare = next(iter(run.bench.values()))
+    taken = {rank: name for rank, name in run.bench.items() if name == spare}
+    run.bench = {rank: name for rank, name in run.bench.items() if name != spare}
+    run.members = dict(sorted((run.members | taken).items()))
+    run.replaced.append({"host": host, "by": spare, "stage": stage})
+    yield Said(text=f"spare {spare} takes the place of {host} from stage {stage} on")
 
 
 def lost_hosts(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> dict[str, str]:
     """Hosts whose process was silent, or whom a world's report names as dead or absent; of node-local worlds, the host itself."""
-    found = {run.members[rank]: "its supervisor was silent" for rank in outcome.silent if rank in run.members}
+    local = run.local()
+    found = {local[rank]: "its supervisor was silent" for rank in outcome.silent if rank in local}
     for members, world in zip(worlds, outcome.worlds, strict=True):
         if world.exit_code in (0, WrongDataError.exit_code, BUG, UsageError.exit_code) or world.exit_code > BUG:
             continue  # nothing of this speaks against a host
-        hosts = {run.members[rank] for rank in members if rank in run.members}
+        hosts = {local[rank] for rank in members if rank in local}
         if len(hosts) == 1:
             found.setdefault(hosts.pop(), world.why)
             continue
         for culprit in world.blamed():
             rank = culprit.get("rank")
             if isinstance(rank, int) and 0 <= rank < len(members):
-                found.setdefault(run.members.get(members[rank], ""), f"{culprit.get('what') or culprit.get('state') or world.why}")
+                found.setdefault(local.get(members[rank], ""), f"{culprit.get('what') or culprit.get('state') or world.why}")
     found.pop("", None)
     return found
 
 
 def attempts(
-    run: Run, stage: str, kind: str, spec: Json, layout: Callable[[], list[list[int]]], extra: Mapping[str, str]
+    run: Run, stage: str, kind: str, spec: Json, layout: Callable[[], list[list[int]]], extra: Mapping[str, str],
+    on: Callable[[Json], None] | None = None,
 ) -> Iterator[Event | tuple[list[list[int]], Outcome]]:
     """Worlds of a stage, again without the hosts that were lost; yields events, then (worlds, outcome) of each attempt."""
     for attempt in range(ATTEMPTS):
         worlds = layout()
         if not worlds:
             return
-        yield StageBegun(stage=stage, worlds=len(worlds), hosts=len(run.hosts()))
-        outcome = run_worlds(run.council, kind, spec, worlds, extra=extra, meet_s=max(run.spec.silent_s, 20.0), wait_s=run.spec.silent_s)
+        yield StageBegun(stage=stage, worlds=len(worlds), hosts=len(run.taking_part(stage)))
+        patience_s = run.spec.silent_s + run.spec.timeout_s
+        outcome = run_worlds(
+            run.council, kind, spec, worlds, extra=extra, on=on, meet_s=max(run.spec.silent_s, 20.0), wait_s=patience_s,
+            rest_s=patience_s + 4 * run.plan.seconds.get(stage, 0.0),
+        )  # fmt: skip
         learn(run, outcome, worlds)
         lost = lost_hosts(run, outcome, worlds)
         yield worlds, outcome
@@ -187,7 +233,7 @@ def attempts(
             return
         if not lost or attempt + 1 == ATTEMPTS:
             for members, world in bad:
-                hosts = list(dict.fromkeys(run.members.get(rank, "") for rank in members))
+                hosts = list(dict.fromkeys(run.local().get(rank, "") for rank in members))
                 run.broken.append(
                     {"stage": stage, "world": f"world of {len(members)} ranks", "reason": world.why, "hosts": hosts if len(hosts) < 5 else []}
                 )
@@ -204,7 +250,7 @@ def learn(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> None:
         run.backend, run.shared_gpu = about["backend"] or run.backend, run.shared_gpu or bool(about["shared_gpu"])
         header = run.writer.header
         ranks = [dict(one) for one in header.ranks]
-        for rank, device in zip(members, about["devices"], strict=False):
+        for rank, device in zip(run.numbers(members), about["devices"], strict=False):
             if device is not None and about["backend"] == "nccl" and rank < len(ranks):
                 gpu = {"index": device["index"], "name": device["name"], "uuid": device["uuid"], "pci": device["pci_bus_id"]}
                 ranks[rank]["gpu"] = {**gpu, "memory_nbytes": device["memory_nbytes"]}

@@ -12,11 +12,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, TextIO
 
 from nccl_bench.errors import WorldError
 from nccl_bench.flows.worlds import World, pairs_plan, run_world, sweep_plan
-from nccl_bench.launch.client import BoardClient
+from nccl_bench.launch.board import FACTS
+from nccl_bench.launch.client import BoardClient, await_fd
 from nccl_bench.launch.facts import host_facts
 from nccl_bench.launch.launchers import LOOPBACK, Launch
 from nccl_bench.launch.meeting import Meeting, address_of, meet, meet_alone, who_am_i
@@ -45,15 +47,22 @@ class Council:
     n_local: int
     stderr: TextIO | None = None
     joins: dict[int, Json] = field(default_factory=dict)
-    """[rank] {host, pid, local_rank, node}; rank 0 alone has all."""
+    """[rank] {host, pid, local_rank, node, address}; rank 0 alone has all."""
     absent: str = ""
     """Ranks that never came, in words."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks whose process ended without a word, as the board saw it; rank 0 alone knows."""
     _orders: int = 0
+    _watched: set[int] = field(default_factory=set)
 
     @property
     def leads(self) -> bool:
         """Whether this is rank 0's process."""
         return self.launch.rank == 0
+
+    def addresses(self) -> dict[str, str]:
+        """Host -> where Slurm says it hangs, of those that say it."""
+        return {str(join["host"]): str(join["address"]) for join in self.joins.values() if join.get("address")}
 
     @property
     def n_ranks(self) -> int:
@@ -81,7 +90,8 @@ def convene(launch: Launch, environ: Mapping[str, str], n_local: int, *, patienc
 
 
 def _join(launch: Launch, local_rank: int | None, environ: Mapping[str, str]) -> Json:
-    return {"host": launch.host, "pid": os.getpid(), "local_rank": local_rank, "node": host_facts(environ)["node"]}
+    node, address = host_facts(environ)["node"], environ.get("SLURM_TOPOLOGY_ADDR")
+    return {"host": launch.host, "pid": os.getpid(), "local_rank": local_rank, "node": node, "address": address}
 
 
 # ---- the leader's side
@@ -106,14 +116,28 @@ def command(council: Council, order: Json) -> int:
 
 
 def answers(council: Council, number: int, ranks: Sequence[int], wait_s: float) -> tuple[dict[int, Json], list[int]]:
-    """What these ranks answered to an order, and who did not in `wait_s` seconds."""
-    found: dict[int, Json] = {}
-    end = time.monotonic() + wait_s
+    """What these ranks answered to an order, and who did not: in `wait_s` seconds, or because its process is gone."""
+    client, found, gone = council.client, dict[int, Json](), council.gone
     for rank in ranks:
-        value = council.client.get(f"answer/{number}/{rank}", max(0.05, end - time.monotonic()))
-        if value is not None:
-            found[rank] = value
+        client.wait(f"answer/{number}/{rank}", partial(found.__setitem__, rank))
+        if rank not in council._watched:
+            # The board says so at once when a connection ends without a farewell.
+            client.wait(f"{FACTS}/{rank}", partial(_add, gone, rank))
+            council._watched.add(rank)
+    end = time.monotonic() + wait_s
+    while not client.lost and time.monotonic() < end and not all(rank in found or rank in gone for rank in ranks):
+        sent = client.pump()
+        if client.fileno() >= 0 and not client.lost:
+            await_fd(client.fileno(), 0.2, write=not sent)
+        elif not client.lost:
+            time.sleep(0.01)
+    if client.lost:
+        raise WorldError(f"{client.board} is gone, and with it the board where the ranks meet")
     return found, [rank for rank in ranks if rank not in found]
+
+
+def _add(gone: set[int], rank: int, _facts: object) -> None:
+    gone.add(rank)
 
 
 def ask(council: Council, what: str, ranks: Sequence[int], serve: Serve, wait_s: float = SILENT_S) -> tuple[dict[int, Json], list[int]]:
@@ -127,9 +151,14 @@ def ask(council: Council, what: str, ranks: Sequence[int], serve: Serve, wait_s:
 
 def run_worlds(
     council: Council, kind: str, spec: Json, worlds: Sequence[Sequence[int]], *, extra: Mapping[str, str] | None = None,
-    on: Callable[[Json], None] | None = None, meet_s: float = SILENT_S, wait_s: float = SILENT_S,
+    on: Callable[[Json], None] | None = None, meet_s: float = SILENT_S, wait_s: float = SILENT_S, rest_s: float = FOR_EVER_S,
 ) -> Outcome:  # fmt: skip
-    """Run these worlds at once: fresh workers, one world a list of ranks. Ranks in no list rest."""
+    """Run these worlds at once: fresh workers, one world a list of ranks. Ranks in no list rest.
+
+    Worlds elsewhere are waited for twice as long as this process's own took and `wait_s` more, or `rest_s` where it rests: a slow host is
+    no silent one.
+    """
+    began = time.monotonic()
     order = {"what": "world", "kind": kind, "spec": spec, "worlds": [list(ranks) for ranks in worlds], "extra": dict(extra or {}), "meet_s": meet_s}
     number = command(council, order)
     mine = take_part(council, {**order, "number": number}, on)
@@ -137,7 +166,7 @@ def run_worlds(
         assert mine is not None
         return Outcome(worlds=[mine[1]], silent=[])
     ranks = [rank for members in worlds for rank in members if rank != council.launch.rank]
-    said, silent = answers(council, number, ranks, FOR_EVER_S if mine is None else wait_s)
+    said, silent = answers(council, number, ranks, rest_s if mine is None else wait_s + time.monotonic() - began)
     return Outcome(worlds=[_of_world(council, number, at, members, mine, said) for at, members in enumerate(worlds)], silent=silent)
 
 

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nccl_bench.errors import DataError
 from nccl_bench.fabric.expected import floor_of
+from nccl_bench.flows.accept_spec import DEFAULT_STAGES
 from nccl_bench.flows.pairs import PAIRS_FILE, Seats, evidence_of
 from nccl_bench.records import Ceiling, Json, Point, RunHeader
-from nccl_bench.results.runs import open_run, points_of
+from nccl_bench.results.runs import Run, open_run, open_runs, points_of
+from nccl_bench.verdict import baseline, lateness, reference
 from nccl_bench.verdict.ceilings import ceiling_of, ceilings_of
 from nccl_bench.verdict.criteria import Criteria
-from nccl_bench.verdict.evidence import Evidence, Findings, Mark
-from nccl_bench.verdict.judge import Case, Verdict, drain, judge
+from nccl_bench.verdict.evidence import Alone, Evidence, Findings, Groups, Mark
+from nccl_bench.verdict.judge import Verdict, drain, judge, measured
 from nccl_bench.verdict.localise import localise
+from nccl_bench.verdict.measured_pairs import matrix as matrix_of
+from nccl_bench.verdict.rows import Case, Row
 
 FACTS_FILE = "accept.json"
+MOST_MATRIX = 64
+"""Hosts of the matrix that verdict.json keeps; pairs.jsonl has them all."""
+GroupsOf = Callable[[Sequence[str]], Groups | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,30 +43,51 @@ class Judged:
     header: RunHeader
     criteria: Criteria
     n_points: int
+    measured: tuple[Json, ...]
+    """The largest size of every world beside what was to be expected: what the certificate draws."""
+    matrix: Json | None
+    """Pairs of hosts, large messages: {hosts, values, direction}."""
 
     def to_json(self) -> Json:
         """verdict.json."""
+        facts = self.facts
         return {
             "status": self.verdict.status, "exit_code": self.verdict.exit_code, "why": self.verdict.why,
-                "rows": [row.to_json() for row in self.verdict.rows],
+            "rows": [row.to_json() for row in self.verdict.rows],
             "suspects": [one.to_json() for one in self.findings.suspects], "undetermined": [one.to_json() for one in self.findings.undetermined],
-            "excluded": list(self.excluded), "drain": list(self.drain), "not_run": self.facts["not_run"],
+            "excluded": list(self.excluded), "drain": list(self.drain), "not_run": facts["not_run"], "hosts": facts["hosts"],
+            "spares": facts.get("spares", []), "spares_left": facts.get("spares_left", []), "replaced": facts.get("replaced", []),
+            "baseline": facts.get("baseline", []), "reference": facts.get("reference"), "groups": _groups_words(facts),
+            "measured": list(self.measured), "matrix": self.matrix, "notes": list(self.findings.notes),
             "thresholds": [{"what": what, "value": value, "source": source} for what, value, source in self.criteria.thresholds()],
         }  # fmt: skip
 
 
-def judge_run(path: Path, criteria: Criteria, groups: Callable[[Sequence[str]], Any] = lambda _: None) -> Judged:
-    """Judge the acceptance in a run directory. Raises DataError where it is none."""
+def _groups_words(facts: Json) -> str:
+    """Where the groups of hosts come from, in words."""
+    known = facts.get("groups")
+    if known is None:
+        return "not known (no --groups, no topology of Slurm): inferred where the pairs show them, which a suspect's evidence then says"
+    return f"{known['source']}: {len(set(known['of'].values()) - {None})} groups"
+
+
+def judge_run(path: Path, criteria: Criteria, groups: GroupsOf = lambda _: None, against: Sequence[str] | None = None) -> Judged:
+    """Judge the acceptance in a run directory; `against` in place of the one it recorded. Raises DataError where it is none."""
     facts = _facts(path)
+    if against is not None:
+        facts["baseline"] = list(against)
     run = open_run(str(path))
-    points, header = points_of(run), run.header
+    points, header = _finished(points_of(run), facts), run.header
     rank_hosts = tuple(str(rank["host"]) for rank in header.ranks)
-    findings, ran = _findings(path, facts, rank_hosts, groups)
+    evidence, ran = _evidence(path, facts, points, rank_hosts, groups)
+    findings = localise(evidence)
+    facts["not_run"] = [*facts["not_run"], *_never_begun(facts)]
     case = Case(
         points=points, rank_hosts=rank_hosts, doctor=tuple(facts["doctor"]), counters=tuple(facts["counters"]), counters_read=facts["counters_read"],
         findings=findings, pairs_ran=ran, excluded=tuple(facts["excluded"]), not_run=tuple(facts["not_run"]), broken=tuple(facts["broken"]),
-        rdma_bytes=facts["rdma_bytes"], has_rdma=facts["has_rdma"], not_nccl=header.not_nccl or header.backend is None, shared_gpu=header.shared_gpu,
-        n_hosts=len(facts["hosts"]), min_hosts=facts["min_hosts"],
+        rdma_bytes=facts["rdma_bytes"], has_rdma=facts["has_rdma"], not_nccl=header.not_nccl, shared_gpu=header.shared_gpu,
+        n_hosts=len(set(facts["hosts"]) - set(facts.get("spares", ()))), min_hosts=facts["min_hosts"], spares=tuple(facts.get("spares", ())),
+        replaced=tuple(facts.get("replaced", ())), more=tuple(_more(run, facts, points, rank_hosts, evidence, criteria)),
     )  # fmt: skip
     ceilings = ceilings_of(run)
 
@@ -68,10 +98,67 @@ def judge_run(path: Path, criteria: Criteria, groups: Callable[[Sequence[str]], 
 
     verdict = judge(case, criteria, ceiling, lambda point: floor_of(point.collective, point.n_ranks or 2))
     hosts = drain(findings, verdict.rows, facts["excluded"])
+    matrix = _matrix(evidence, findings)
     return Judged(
         verdict=verdict, findings=findings, excluded=tuple(facts["excluded"]), drain=tuple(hosts), facts=facts, header=header, criteria=criteria,
-        n_points=len(points),
+        n_points=len(points), measured=tuple(measured(case, ceiling)), matrix=matrix,
     )  # fmt: skip
+
+
+def _matrix(evidence: Evidence, findings: Findings) -> Json | None:
+    """The matrix of pairs of at most MOST_MATRIX hosts: those of the suspects first."""
+    exchanges = evidence.exchanges
+    if exchanges is None:
+        return None
+    accused = [one.host for one in (*findings.suspects, *findings.undetermined) if one.host in evidence.hosts]
+    chosen = list(dict.fromkeys([*accused, *evidence.hosts]))[:MOST_MATRIX]
+    hosts = [host for host in evidence.hosts if host in set(chosen)]
+    if len(hosts) == len(evidence.hosts):
+        return dict(matrix_of(exchanges, hosts))
+    place = np.full(len(evidence.hosts), -1)
+    place[[evidence.hosts.index(host) for host in hosts]] = np.arange(len(hosts))
+    rows = (place[exchanges.src] >= 0) & (place[exchanges.dst] >= 0)
+    part = replace(exchanges, src=place[exchanges.src[rows]], dst=place[exchanges.dst[rows]], rail=exchanges.rail[rows],
+                   speed=exchanges.speed[rows], stratum=exchanges.stratum[rows])  # fmt: skip
+    return {**matrix_of(part, hosts), "left_out": len(evidence.hosts) - len(hosts)}
+
+
+def _finished(points: Sequence[Point], facts: Json) -> tuple[Point, ...]:
+    """Without the points of stages that were cut off: they were measured again, or stay open."""
+    finished = facts.get("finished")
+    return tuple(points) if finished is None else tuple(point for point in points if finished.get(point.stage) == point.attempt)
+
+
+def _never_begun(facts: Json) -> list[Json]:
+    """Stages that were asked for and did not end; and those that were not asked for."""
+    known = {one["stage"] for one in facts["not_run"]}
+    finished = facts.get("finished")
+    cut = [] if finished is None else [stage for stage in facts["stages"] if stage not in finished and stage not in known]
+    rest = [stage for stage in DEFAULT_STAGES if stage not in facts["stages"] and stage not in known]
+    return [
+        *({"stage": stage, "reason": "the run was cut off before its end: --resume goes on", "fine": False} for stage in cut),
+        *({"stage": stage, "reason": "not asked for (--stages)", "fine": True} for stage in rest),
+    ]
+
+
+def _more(
+    run: Run, facts: Json, points: Sequence[Point], rank_hosts: Sequence[str], evidence: Evidence, criteria: Criteria
+) -> list[Row]:
+    """Rows against earlier runs and known-good hosts, and of hosts that come late."""
+    found = lateness.rows(points)
+    if facts.get("reference") is not None:
+        gone = {one["host"] for one in facts["excluded"]}
+        hosts = [host for host in facts["hosts"] if host not in gone]
+        known = reference.Reference.from_json(facts["reference"])
+        found += reference.rows(known, evidence, points, rank_hosts, hosts, run.header.backend, criteria.spread)
+    if facts.get("baseline"):
+        try:
+            before = open_runs(facts["baseline"])
+        except DataError as err:
+            return [*found, Row(criterion="against the baseline", stage="cluster", status="inconclusive", reason=err.why, source="--baseline")]
+        kept = Run(label=run.label, path=run.path, header=run.header, points=tuple(points))
+        found += baseline.rows(before, kept, facts["stages"], criteria.baseline)
+    return found
 
 
 def _facts(path: Path) -> Json:
@@ -84,28 +171,61 @@ def _facts(path: Path) -> Json:
     return record
 
 
-def _findings(path: Path, facts: Json, rank_hosts: Sequence[str], groups: Callable[[Sequence[str]], Any]) -> tuple[Findings, bool]:
-    """What pairs, counters and doctor say together; whether pairs were measured to their end."""
-    marks = tuple(_marks(facts))
+def evidence_in(path: Path) -> tuple[Evidence, tuple[Point, ...], tuple[str, ...], Json]:
+    """(evidence, points, [rank] host, accept.json) of a recorded acceptance, for those who hold another run against it."""
+    facts, run = _facts(path), open_run(str(path))
+    points = _finished(points_of(run), facts)
+    rank_hosts = tuple(str(rank["host"]) for rank in run.header.ranks)
+    return _evidence(path, facts, points, rank_hosts, lambda _: None)[0], points, rank_hosts, facts
+
+
+def _evidence(path: Path, facts: Json, points: Sequence[Point], rank_hosts: Sequence[str], groups: GroupsOf) -> tuple[Evidence, bool]:
+    """What pairs, nodes alone, counters, doctor and lateness say together; whether pairs were measured to their end."""
+    marks = (*_marks(facts), *lateness.marks(points))
     serials = {(key.rpartition("/")[0], key.rpartition("/")[2]): value for key, value in facts["serials"].items()}
     nic_of = {(key.rpartition("/")[0], int(key.rpartition("/")[2])): value for key, value in facts["nic_of"].items()}
+    used, members = _rounds(path, facts)
+    if not used:
+        hosts = tuple(facts["hosts"])
+        return Evidence(hosts=hosts, marks=marks, serials=serials, alone=_alone(facts, points, rank_hosts, hosts)), False
+    seats = _seats(members, rank_hosts)
+    evidence = evidence_of(used, seats, groups(seats.hosts) or _recorded_groups(facts, seats.hosts), facts["oversubscription"], marks)
+    hosts = (*evidence.hosts, *(host for host in facts["hosts"] if host not in evidence.hosts))
+    of = evidence.groups and replace(evidence.groups, of=(*evidence.groups.of, *(None for _ in hosts[len(evidence.hosts) :])))
+    return replace(evidence, hosts=hosts, groups=of, nic_of=nic_of, serials=serials, alone=_alone(facts, points, rank_hosts, hosts)), True
+
+
+def _recorded_groups(facts: Json, hosts: Sequence[str]) -> Groups | None:
+    known = facts.get("groups")
+    return None if known is None else Groups(of=tuple(known["of"].get(host) for host in hosts), source=str(known["source"]))
+
+
+def _rounds(path: Path, facts: Json) -> tuple[list[Json], list[int]]:
+    """The rounds of pairs that count, and who sat where: worlds that ended well, all with the members of the last full one."""
     worlds, records = _lines(path / "pairs-seats.jsonl"), _lines(path / PAIRS_FILE)
+    attempt = (facts.get("finished") or {}).get("pairs")
+    by_world: dict[int, list[Json]] = {}
+    for record in records:
+        by_world.setdefault(record.get("world", -1), []).append(record)
     used, members, at = list[Json](), list[int](), 0
     for world in worlds:
-        part = records[at : at + world["n_records"]]
+        part = by_world.get(world["world"], []) if "world" in world else records[at : at + world["n_records"]]
         at += world["n_records"]
-        if world["ok"] and (not members or world["members"] == members):
+        if world["ok"] and world.get("attempt", 1) == (attempt or world.get("attempt", 1)) and (not members or world["members"] == members):
             members = world["members"]
             used += part
-    if not used:
-        return localise(Evidence(hosts=tuple(facts["hosts"]), marks=marks, serials=serials)), False
-    seats = _seats(members, rank_hosts)
-    evidence = evidence_of(used, seats, groups(seats.hosts), facts["oversubscription"], marks)
-    full = Evidence(
-        hosts=evidence.hosts, exchanges=evidence.exchanges, inside=evidence.inside, marks=evidence.marks, groups=evidence.groups,
-        oversubscription=evidence.oversubscription, nic_of=nic_of, serials=serials,
-    )  # fmt: skip
-    return localise(full), True
+    return used, members
+
+
+def _alone(facts: Json, points: Sequence[Point], rank_hosts: Sequence[str], hosts: Sequence[str]) -> tuple[Alone, ...]:
+    """Products of a soak under load, by GPU: a slow one is no matter of its links."""
+    number = {host: at for at, host in enumerate(hosts)}
+    rows = [
+        (number[one["host"]], int(one["gpu"]), float(one["tflops"]))
+        for one in facts.get("load_rates", ())
+        if one["host"] in number and one["tflops"]
+    ]
+    return (Alone.of("bf16 products of 8192 during soak, TFLOP/s", rows),) if rows else ()
 
 
 def _seats(members: Sequence[int], rank_hosts: Sequence[str]) -> Seats:

@@ -139,12 +139,23 @@ def _open(world: World, spec: PairSpec, council: Council, where: Where, argv: Se
     return create_run(path, header, latest=where.out is None)
 
 
-def keep(writer: RunWriter, records: Sequence[Json], seats: Seats, stage: str = "pairs") -> None:
-    """Every record a line of pairs.jsonl, and a point for each pair of nodes (or of GPUs): its slowest local rank."""
+def keep(
+    writer: RunWriter, records: Sequence[Json], seats: Seats, stage: str = "pairs", attempt: int = 1, numbers: Sequence[int] | None = None
+) -> None:
+    """Every record a line of pairs.jsonl, and a point for each pair of nodes (or of GPUs): its slowest local rank.
+
+    numbers: [rank of the world] its rank in the run, where a world has only some of them.
+    """
     for record in records:
         writer.append_record(PAIRS_FILE, {key: value for key, value in record.items() if key != "type"})
         for point in points_of(record, seats, stage):
-            writer.append(point)
+            writer.append(replace(_renumbered(point, numbers), attempt=attempt))
+
+
+def _renumbered(point: Point, numbers: Sequence[int] | None) -> Point:
+    if numbers is None or point.pair is None:
+        return point
+    return replace(point, pair=replace(point.pair, src=numbers[point.pair.src], dst=numbers[point.pair.dst]))
 
 
 def points_of(record: Json, seats: Seats, stage: str = "pairs") -> list[Point]:

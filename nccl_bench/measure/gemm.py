@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nccl_bench.measure.cases import aligned, product_nbytes
 from nccl_bench.measure.ops import Call, Op
+from nccl_bench.measure.world import cuda
 from nccl_bench.records import Case, Json
 
 if TYPE_CHECKING:
@@ -81,3 +85,55 @@ def _attention(a: Json, tensors: list[torch.Tensor]) -> Call:
             attend(q, k, v, is_causal=causal)
 
     return call
+
+
+HEAT_SIDE = 8192
+"""Side of the square product that heats a GPU: 1.1 TFLOP in bfloat16, a millisecond or two on what it is for; DCGM's stress test takes
+matrices of the same order."""
+HEAT_AT_ONCE = 8
+"""Products between two looks at the clock."""
+MOST_RATES = 100_000
+
+
+class Heater:
+    """Matrix products on this rank's GPU, on a stream and from a thread of their own, until it is stopped."""
+
+    def __init__(self) -> None:
+        shape = (HEAT_SIDE, HEAT_SIDE)
+        self._a, self._b = (torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_(0.0, SPREAD) for _ in range(2))
+        self._c = torch.empty_like(self._a)
+        self._device = torch.cuda.current_device()
+        self._stop = threading.Event()
+        self._rates: list[float] = []
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="gemm load", daemon=True)
+        torch.cuda.synchronize()
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            torch.cuda.set_device(self._device)
+            stream: Any = cuda.Stream()
+            with torch.no_grad(), cuda.stream(stream):
+                while not self._stop.is_set():
+                    self._some(stream)
+        except Exception as err:  # a thread's traceback would be lost; `stop` raises it
+            self._error = err
+
+    def _some(self, stream: Any) -> None:
+        began, ended = (cuda.Event(enable_timing=True, blocking=True) for _ in range(2))
+        began.record(stream)
+        for _ in range(HEAT_AT_ONCE):
+            torch.mm(self._a, self._b, out=self._c)
+        ended.record(stream)
+        ended.synchronize()
+        if len(self._rates) < MOST_RATES:
+            self._rates.append(2.0 * HEAT_SIDE**3 * HEAT_AT_ONCE / (began.elapsed_time(ended) * 1e-3) * 1e-12)
+
+    def stop(self) -> float:
+        """Stop; the median rate in TFLOP/s, NaN where there was none. Raises what went wrong."""
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return statistics.median(self._rates) if self._rates else math.nan

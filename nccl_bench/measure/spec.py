@@ -63,6 +63,8 @@ class SweepSpec:
     keep_batches: bool = False
     variant: str | None = None
     """Name of the variant that this pass runs; its environment is the workers'."""
+    load: Literal["gemm"] | None = None
+    """What else runs on every GPU meanwhile (accept's soak)."""
     mesh: str | None = None
     """All ranks as a mesh (groups.parse_mesh): each axis is measured, all its groups at once."""
     axes: tuple[str, ...] = ()

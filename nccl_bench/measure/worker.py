@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nccl_bench.errors import BUG, NcclBenchError, WrongDataError
+from nccl_bench.errors import BUG, NcclBenchError, UsageError, WrongDataError
 from nccl_bench.fabric.detect import node_facts
 from nccl_bench.groups import kind_of
 from nccl_bench.launch.channel import Phase, WorkerChannel
@@ -173,11 +173,27 @@ def _sweep(
     gpu = GpuState(str(device["uuid"])) if device and world.on_gpu else None
     sweeper = Sweeper(world, spec, prepare or prepare_op, gpu)
     n_wrong = 0
+    heater = _heater(spec, world)
     for number, item, measured in passes(sweeper, planned, _reporter(channel, world, len(planned))):
         n_wrong += bool(measured.point.n_wrong)
         if world.rank == 0:
             channel.send("point", **_point_message(spec, number, item, measured))
+    if heater is not None:
+        rates = world.gather(heater.stop())
+        if world.rank == 0:
+            channel.send("load", tflops=[rate if rate > 0 else None for rate in rates])
     return (WrongDataError.exit_code, f"wrong data in {n_wrong} of {len(planned)} cases") if n_wrong else (0, "")
+
+
+def _heater(spec: SweepSpec, world: World) -> Any:
+    """What heats this rank's GPU meanwhile, where that was asked for. Raises UsageError where there is none."""
+    if spec.load is None:
+        return None
+    if not world.on_gpu:
+        raise UsageError("--load gemm heats GPUs, and these ranks have none", "leave --load out")
+    from nccl_bench.measure.gemm import Heater
+
+    return Heater()
 
 
 def clique_number(fabric: Json | None) -> float | None:

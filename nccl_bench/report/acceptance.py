@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from nccl_bench.records import Json, RunHeader
 from nccl_bench.report.suspects import suspect_lines
 from nccl_bench.verdict.evidence import Suspect
-from nccl_bench.verdict.judge import Row, Status
+from nccl_bench.verdict.rows import Row, Status
 
 STATUSES: tuple[Status, ...] = ("pass", "warn", "fail", "inconclusive")
+ORDER = ("meeting", "resume", "doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
 MOST = 12
 
 
@@ -17,7 +18,7 @@ def lines(header: RunHeader, rows: Sequence[Row], suspects: Sequence[Suspect], v
     """The page."""
     who = f"{header.n_nodes} nodes, {header.n_ranks} ranks"
     found = [f"ACCEPTANCE   {who}   {verdict['status'].upper()}", f"  {'stage':<10}{'rows':>6}" + "".join(f"{status:>14}" for status in STATUSES)]
-    for stage in dict.fromkeys(row.stage for row in rows):
+    for stage in sorted({row.stage for row in rows}, key=lambda stage: ORDER.index(stage) if stage in ORDER else -1):
         mine = [row.status for row in rows if row.stage == stage]
         found.append(f"  {stage:<10}{len(mine):>6}" + "".join(f"{mine.count(status):>14}" for status in STATUSES))
     found.append("")

@@ -2,45 +2,80 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from nccl_bench.records import Json, RunHeader
+from nccl_bench.report.acceptance import ORDER as STAGES
 from nccl_bench.report.html import html
-from nccl_bench.report.page import Cell, Document, Number, Section, Status, Suspect, Table
+from nccl_bench.report.page import Cell, Document, Number, Picture, Section, Status, Suspect, Table
 from nccl_bench.report.terminal import banner
 
 _STATUS: Mapping[str, Status] = {"pass": "pass", "warn": "look", "fail": "fail", "inconclusive": "unknown"}
 WORDS = {"pass": "ACCEPTED", "warn": "ACCEPTED, with warnings", "fail": "NOT ACCEPTED", "inconclusive": "INCONCLUSIVE: not accepted"}
+MOST_MISSING = 20
 ORDER = ("fail", "inconclusive", "warn", "pass")
 
 
-def certificate(verdict: Json, header: RunHeader, facts: Json) -> str:
-    """The page of a verdict.json, its run's header and accept.json."""
+def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequence[Picture] = (), drawn: Mapping[str, str] | None = None) -> str:
+    """The page of a verdict.json, its run's header and accept.json. `drawn`: each picture as SVG."""
     counts = {status: sum(row["status"] == status for row in verdict["rows"]) for status in ORDER}
+    missing = [f"{row['stage']}: {row['criterion']}{': ' + row['reason'] if row['reason'] else ''}" for row in verdict["rows"]
+               if row["status"] == "inconclusive" and row["criterion"] != "was tested"]  # fmt: skip
     document = Document(
         title=f"Acceptance: {WORDS[verdict['status']]}",
-        subtitle=f"{header.n_nodes} hosts, {header.n_ranks} ranks · {header.started_at} · job {header.job or '-'} · {header.tool}",
+        subtitle=_subtitle(verdict, header),
         banner=banner(not_nccl=header.not_nccl, shared_gpu=header.shared_gpu),
         status=_STATUS[verdict["status"]],
         sentence=str(verdict["why"]),
         numbers=(
-            Number(label="passed", value=str(counts["pass"]), expected=f"of {len(verdict['rows'])} rows", status="pass"),
-            Number(label="failed", value=str(counts["fail"]), expected="0", status="fail" if counts["fail"] else "pass"),
+            Number(label="passed", value=str(counts["pass"]), expected=f"of {len(verdict['rows'])} rows, {counts['warn']} warn", status="pass"),
+            Number(label="failed", value=str(counts["fail"]), expected="must be 0", status="fail" if counts["fail"] else "pass"),
             Number(
                 label="inconclusive",
                 value=str(counts["inconclusive"]),
-                expected="0; never green",
+                expected="must be 0: never green",
                 status="unknown" if counts["inconclusive"] else "pass",
             ),
         ),
-        picture=None,
+        picture=pictures[0] if pictures else None,
         suspects=tuple(Suspect(who=_who(one), evidence="; ".join(one["evidence"])) for one in verdict["suspects"]),
-        missing=tuple(row["criterion"] + ": " + row["reason"] for row in verdict["rows"] if row["status"] == "inconclusive")[:20],
+        missing=(*missing[:MOST_MISSING], *([f"and {len(missing) - MOST_MISSING} more, below"] if len(missing) > MOST_MISSING else [])),
         not_tested=tuple(f"{one['stage']}: {one['reason']}" for one in verdict["not_run"]),
-        sections=(_rows(verdict), *_taken_out(verdict), _thresholds(verdict), *_inventory(facts), _environment(header)),
+        sections=(
+            _stages(verdict), *_taken_out(verdict), _rows(verdict), *_charts(pictures[1:]), _thresholds(verdict), _against(verdict),
+            *_inventory(facts), _environment(header), _repeat(header),
+        ),
         tool=f"{header.tool}: {' '.join(header.argv)}",
-    )
-    return html(document, {})
+    )  # fmt: skip
+    return html(document, drawn or {})
+
+
+def _subtitle(verdict: Json, header: RunHeader) -> str:
+    spares = f", {len(verdict['spares'])} of them spares" if verdict["spares"] else ""
+    hosts = f"{len(verdict['hosts'])} host{'s' * (len(verdict['hosts']) != 1)}{spares}"
+    ended = f" to {header.ended_at}" if header.ended_at else ""
+    return f"{hosts}, {header.n_ranks} ranks · {header.started_at}{ended} · job {header.job or '-'} · {header.tool}"
+
+
+def _stages(verdict: Json) -> Section:
+    """Rows by stage and status."""
+    stages = sorted({row["stage"] for row in verdict["rows"]}, key=lambda stage: STAGES.index(stage) if stage in STAGES else -1)
+    rows = []
+    for stage in stages:
+        found = [row["status"] for row in verdict["rows"] if row["stage"] == stage]
+        worst = next(status for status in ORDER if status in found)
+        rows.append((Cell(text=stage), Cell(text=worst, status=_STATUS[worst]), *(_count(found.count(status)) for status in reversed(ORDER))))
+    columns = ("stage", "worst", *reversed(ORDER))
+    return Section(name="stages", title="By stage", tables=(Table(columns=columns, numbers=(False, False, *(True,) * 4), rows=tuple(rows)),))
+
+
+def _count(n: int) -> Cell:
+    return Cell(text=str(n) if n else "", value=n)
+
+
+def _charts(pictures: Sequence[Picture]) -> list[Section]:
+    return [Section(name="charts", title="Hosts and pairs", pictures=tuple(pictures))] if pictures else []
 
 
 def _who(one: Json) -> str:
@@ -58,30 +93,54 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], statuses: S
 
 def _rows(verdict: Json) -> Section:
     rows = sorted(verdict["rows"], key=lambda row: ORDER.index(row["status"]))
-    values = [
+    cells = tuple(
         (
-            row["status"],
-            row["stage"],
-            row["criterion"],
-            row["measured"],
-            row["required"],
-            row["unit"],
-            ", ".join(row["hosts"]),
-            row["reason"],
-            row["source"],
+            Cell(text=row["status"], status=_STATUS[row["status"]]), Cell(text=row["stage"]), Cell(text=row["criterion"]), _number(row["measured"], row["unit"]),
+            _number(row["required"], row["unit"]), Cell(text=", ".join(row["hosts"])), Cell(text=row["reason"]), Cell(text=_short(row["source"])),
         )
         for row in rows
-    ]
-    columns = ("status", "stage", "criterion", "measured", "required", "unit", "hosts", "reason", "source")
-    return Section(name="rows", title="Every row", tables=(_table(columns, values, [_STATUS[row["status"]] for row in rows]),))
+    )  # fmt: skip
+    columns = ("status", "stage", "criterion", "measured", "required", "hosts", "reason", "source")
+    note = "A row's source says who asked for it; in full under thresholds and in verdict.json."
+    return Section(name="rows", title="Every row", tables=(Table(columns=columns, numbers=(False,) * 8, rows=cells, note=note),))
+
+
+def _short(source: str) -> str:
+    """Who asked for it, without why."""
+    return source.partition(": ")[0]
+
+
+def _number(value: object, unit: str | None) -> Cell:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Cell(text="-" if value is None else str(value))
+    if unit == "frac":
+        return Cell(text=f"{100 * value:.4g} %", value=float(value))
+    text = f"{value:.4g}" if isinstance(value, float) else f"{value:,}".replace(",", "\u202f")
+    return Cell(text=f"{text} {unit or ''}".rstrip(), value=float(value))
 
 
 def _taken_out(verdict: Json) -> list[Section]:
-    rows = [(one["host"], one["stage"], one["reason"]) for one in verdict["excluded"]]
-    words = (f"to drain: {', '.join(verdict['drain'])}",) if verdict["drain"] else ()
+    by = {one["host"]: one["by"] for one in verdict["replaced"]}
+    rows = [(one["host"], one["stage"], one["reason"], by.get(one["host"])) for one in verdict["excluded"]]
+    words = [f"To drain: {', '.join(verdict['drain'])}."] if verdict["drain"] else []
+    if verdict["spares"]:
+        left = ", ".join(verdict["spares_left"]) or "none"
+        words.append(f"Spares: {', '.join(verdict['spares'])}; checked alone (doctor, node, nic); not used in stages across hosts: {left}.")
     if not rows and not words:
         return []
-    return [Section(name="out", title="Hosts taken out", words=words, tables=(_table(("host", "stage", "reason"), rows),) if rows else ())]
+    table = (_table(("host", "lost in stage", "reason", "its place taken by"), rows),) if rows else ()
+    return [Section(name="out", title="Hosts taken out, and spares", words=tuple(words), tables=table)]
+
+
+def _against(verdict: Json) -> Section:
+    """What the run was held against besides thresholds."""
+    known = verdict["reference"]
+    rows = [
+        ("hosts", ", ".join(verdict["hosts"])), ("baseline", ", ".join(verdict["baseline"]) or None),
+        ("known-good partners", None if known is None else f"{known['source']}: {', '.join(known['hosts'])}"), ("groups of hosts", verdict["groups"]),
+        *(("note", text) for text in verdict["notes"]),
+    ]  # fmt: skip
+    return Section(name="against", title="Who took part, and what they were held against", tables=(_table(("what", "value"), rows),))
 
 
 def _thresholds(verdict: Json) -> Section:
@@ -110,10 +169,10 @@ def _of(one: Json, table: str, key: str) -> object:
 def _environment(header: RunHeader) -> Section:
     rows = [(name, value) for name, value in {**header.versions, **header.env}.items() if value is not None]
     rows += [("nccl.conf", line) for line in header.nccl_conf]
-    command = " ".join(header.argv)
-    return Section(
-        name="environment",
-        title="Versions, environment, and how to repeat it",
-        tables=(_table(("name", "value"), rows),),
-        commands=(command,) if command else (),
-    )
+    return Section(name="environment", title="Versions and environment", tables=(_table(("name", "value"), rows),))
+
+
+def _repeat(header: RunHeader) -> Section:
+    """The same again: the command as it was typed, and its judgement from what is on disk."""
+    command = shlex.join(["nccl-bench", *header.argv[1:]])
+    return Section(name="repeat", title="To repeat it", commands=(command,))

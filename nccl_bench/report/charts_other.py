@@ -7,7 +7,7 @@ import textwrap
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from nccl_bench.report.look import FAINT, GRID, INK, PALETTE, PAPER, SOFT, TEXT_IN, rate
+from nccl_bench.report.look import BAND, FAINT, GRID, INK, PALETTE, PAPER, SOFT, TEXT_IN, rate
 from nccl_bench.report.page import Dots, Fabric, FabricNode, Heat
 
 if TYPE_CHECKING:
@@ -108,7 +108,11 @@ def _dots(dots: Dots, fig: AnyFigure, width: float, height: float, top: float) -
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.grid(visible=True, axis="x", color=GRID, linewidth=0.7)
     ax.set_axisbelow(True)
-    most = max([*dots.values, dots.median or 0.0], default=1.0) or 1.0
+    most = max([*dots.values, dots.median or 0.0, *(band[1] for band in dots.bands if band is not None)], default=1.0) or 1.0
+    for at, band in enumerate(dots.bands):
+        if band is not None:
+            # A band of no width is a line: one number that is asked for.
+            ax.barh(at, max(band[1] - band[0], 0.004 * most), left=band[0], height=0.62, color=BAND, linewidth=0, zorder=0.5)
     marked = dots.marked or (False,) * len(dots.values)
     for at, (value, special) in enumerate(zip(dots.values, marked, strict=True)):
         color = PALETTE[1] if special else PALETTE[0]

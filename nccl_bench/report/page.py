@@ -87,6 +87,8 @@ class Dots:
     label: str
     median: float | None = None
     marked: tuple[bool, ...] = ()
+    bands: tuple[tuple[float, float] | None, ...] = ()
+    """By name, what it is held against: from and to, drawn behind it; () for none at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ errors = "fail"                 # fail, warn or ignore
 rdma = "fail"                   # what it means where RDMA ports are up and did not carry the traffic
 [repeats]
 agree = 0.05                    # repeats further apart than this make a row inconclusive
+[baseline]
+threshold = 0.03                # slower than a signed run by more than this, and beyond noise, fails
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ MAX_FILE_BYTES = 1 << 20
 KEYS: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("share", "shares", "source"), "spread": ("max", "source"), "tail": ("p95_over_median", "source"), "doctor": ("fail", "warn",
         "source"),
-    "counters": ("errors", "source"), "transport": ("rdma", "source"), "repeats": ("agree", "source"), "require": (),
+    "counters": ("errors", "source"), "transport": ("rdma", "source"), "repeats": ("agree", "source"),
+    "baseline": ("threshold", "source"), "require": (),
 }  # fmt: skip
 REQUIRE = ("stage", "collective", "min_busbw_GBps", "max_latency_us", "statistic", "source")
 
@@ -87,6 +90,7 @@ class Criteria:
     )
     tail: Threshold = Threshold(value=1.5, source=f"{DEFAULT}: healthy large messages stay below 1.1; 1.5 is a fault in the path")
     agree: Threshold = Threshold(value=0.05, source=f"{DEFAULT}: repeats of one large message differ by 1-2 %")
+    baseline: Threshold = Threshold(value=0.03, source=f"{DEFAULT}, as compare's")
     require: tuple[Require, ...] = ()
     doctor_fail: tuple[str, ...] = ("fail",)
     doctor_warn: tuple[str, ...] = ("warn", "unknown")
@@ -107,7 +111,9 @@ class Criteria:
         return [
             *rows, ("spread between like nodes", f"{self.spread.value:g}", self.spread.source), ("p95 over median", f"{self.tail.value:g}",
                 self.tail.source),
-            ("repeats agree within", f"{self.agree.value:g}", self.agree.source), ("doctor: fails on", ", ".join(self.doctor_fail), said),
+            ("repeats agree within", f"{self.agree.value:g}", self.agree.source),
+            ("slower than the baseline (where one is given)", f"{self.baseline.value:g}", self.baseline.source),
+            ("doctor: fails on", ", ".join(self.doctor_fail), said),
             ("doctor: warns on", ", ".join(self.doctor_warn), said), ("counters of errors", self.counters, said),
             ("RDMA there and not used", self.transport, said),
         ]  # fmt: skip
@@ -152,6 +158,7 @@ def parse(record: Mapping[str, Any], path: str) -> Criteria:
         spread=_threshold(path, "spread", record.get("spread", {}), "max", base.spread, 0.001, 1),
         tail=_threshold(path, "tail", record.get("tail", {}), "p95_over_median", base.tail, 1, 100),
         agree=_threshold(path, "repeats", record.get("repeats", {}), "agree", base.agree, 0.001, 1),
+        baseline=_threshold(path, "baseline", record.get("baseline", {}), "threshold", base.baseline, 0.001, 1),
         require=tuple(_require(path, at, one) for at, one in enumerate(record.get("require", ()), 1)),
         doctor_fail=_words(path, record.get("doctor", {}), "fail", base.doctor_fail), doctor_warn=_words(path, record.get("doctor", {}), "warn",
             base.doctor_warn),

@@ -7,67 +7,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS, WrongDataError
 from nccl_bench.records import Ceiling, Json, Point
+from nccl_bench.verdict import judge_hosts
 from nccl_bench.verdict.criteria import DEFAULT, Criteria
 from nccl_bench.verdict.evidence import Findings
+from nccl_bench.verdict.rows import LARGE_NBYTES, Case, Row, Status
 
-Status = Literal["pass", "warn", "fail", "inconclusive"]
-LARGE_NBYTES = 1 << 30
-"""Bandwidth is judged at 1 GiB or more on NCCL (DESIGN.md section 2)."""
 LIKE_FRAC = 0.05
 """Like nodes that agree within this pass a stated floor (DESIGN.md section 3)."""
+MOST_HOSTS = 8
+"""Hosts of a world that are named one by one."""
 CeilingOf = Callable[[Point], Ceiling]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One criterion at one place."""
-
-    criterion: str
-    stage: str
-    status: Status
-    measured: float | str | None = None
-    required: float | str | None = None
-    unit: str | None = None
-    reason: str = ""
-    source: str = DEFAULT
-    hosts: tuple[str, ...] = ()
-
-    def to_json(self) -> Json:
-        """The keys of the contract."""
-        return {**asdict(self), "hosts": list(self.hosts)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """All that is judged."""
-
-    points: tuple[Point, ...]
-    """Of stages with collectives; group.slowest are the ranks of each world."""
-    rank_hosts: tuple[str, ...]
-    doctor: tuple[Json, ...] = ()
-    counters: tuple[Json, ...] = ()
-    """[{host, device, counter, text, stage}] that speak against a device."""
-    counters_read: bool = False
-    findings: Findings = field(default_factory=Findings)
-    pairs_ran: bool = False
-    excluded: tuple[Json, ...] = ()
-    """[{host, stage, reason}]."""
-    not_run: tuple[Json, ...] = ()
-    """[{stage, reason}]: what was not tested."""
-    broken: tuple[Json, ...] = ()
-    """[{stage, world, reason, hosts}]: worlds that did not end well."""
-    rdma_bytes: int | None = None
-    """Bytes that RDMA ports sent during the cluster stage; None where not read."""
-    has_rdma: bool = False
-    not_nccl: bool = False
-    shared_gpu: bool = False
-    n_hosts: int = 0
-    min_hosts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +36,12 @@ class Verdict:
 def judge(case: Case, criteria: Criteria, ceiling_of: CeilingOf, floor_of: Callable[[Point], float | None] = lambda _: None) -> Verdict:
     """All rows and the verdict."""
     rows = [
-        *_doctor(case, criteria), *_excluded(case), *_broken(case), *_data(case), *_bandwidth(case, criteria, ceiling_of, floor_of),
-            *_required(case, criteria),
-        *_spread(case, criteria), *_tail(case, criteria), *_pairs(case), *_counters(case, criteria), *_transport(case, criteria), *_not_run(case),
+        *judge_hosts.doctor(case, criteria), *judge_hosts.excluded(case), *judge_hosts.broken(case), *_data(case),
+        *_bandwidth(case, criteria, ceiling_of, floor_of), *_required(case, criteria),
+        *_spread(case, criteria), *_repeats(case, criteria), *_tail(case, criteria), *_pairs(case),
+        *_counters(case, criteria), *_transport(case, criteria),
+        *judge_hosts.not_run(case),
+        *case.more,
     ]  # fmt: skip
     return _verdict(case, tuple(rows))
 
@@ -113,53 +69,6 @@ def _counts(rows: Sequence[Row]) -> str:
     return ", ".join(f"{n} {name}" for name in names if (n := sum(row.status == name for row in rows)))
 
 
-# ---- checks, exclusions, worlds
-
-
-def _doctor(case: Case, criteria: Criteria) -> Iterable[Row]:
-    for check in case.doctor:
-        status = check["status"]
-        if status == "skipped":
-            continue
-        row: Status = "pass" if status == "ok" else "fail" if status in criteria.doctor_fail else "warn"
-        if status == "unknown" and check.get("required"):
-            row = "inconclusive"
-        where = f" {check['device']}" if check.get("device") else ""
-        yield Row(
-            criterion=f"{check['id']}{where}", stage="doctor", status=row, measured=check["measured"], required=check["expected"],
-            reason="" if row == "pass" else check.get("why") or "", source=criteria.path or DEFAULT, hosts=tuple(check["hosts"]),
-        )  # fmt: skip
-
-
-def _excluded(case: Case) -> Iterable[Row]:
-    for one in case.excluded:
-        yield Row(
-            criterion="takes part",
-            stage=one["stage"],
-            status="fail",
-            measured="excluded",
-            required="takes part",
-            reason=one["reason"],
-            hosts=(one["host"],),
-        )
-    left = case.n_hosts - len({one["host"] for one in case.excluded})
-    if left < case.min_hosts:
-        yield Row(
-            criterion="enough hosts", stage="cluster", status="fail", measured=left, required=case.min_hosts, unit="hosts", source="--min-nodes"
-        )
-
-
-def _broken(case: Case) -> Iterable[Row]:
-    for one in case.broken:
-        yield Row(criterion=f"{one['world']} ends well", stage=one["stage"], status="fail", reason=one["reason"], hosts=tuple(one["hosts"]))
-
-
-def _not_run(case: Case) -> Iterable[Row]:
-    for one in case.not_run:
-        status: Status = "warn" if one.get("fine") else "inconclusive"
-        yield Row(criterion="was tested", stage=one["stage"], status=status, measured="not tested", required="tested", reason=one["reason"])
-
-
 # ---- collectives
 
 
@@ -179,8 +88,58 @@ def _hosts(case: Case, ranks: Sequence[int]) -> tuple[str, ...]:
     return hosts if len(hosts) <= 4 else ()
 
 
+def _largest(points: Sequence[Point]) -> Point:
+    """The point of the largest size; of several passes, the middle one (the slower of two)."""
+    most = max(point.nbytes for point in points)
+    repeats = sorted((point for point in points if point.nbytes == most), key=lambda point: point.busbw_GBps or 0.0)
+    return repeats[(len(repeats) - 1) // 2]
+
+
+def measured(case: Case, ceiling_of: CeilingOf) -> list[Json]:
+    """The largest size of every world beside what it is held against, for a page."""
+    found = []
+    for (stage, ranks, name), points in _worlds(case).items():
+        largest = _largest(points)
+        ceiling = ceiling_of(largest)
+        if largest.busbw_GBps is not None and len(ranks) > 1:
+            hosts = list(dict.fromkeys(case.rank_hosts[rank] for rank in ranks if rank < len(case.rank_hosts)))
+            found.append({
+                "stage": stage, "collective": name, "n_ranks": len(ranks), "hosts": hosts if len(hosts) <= MOST_HOSTS else hosts[:1],
+                "n_hosts": len(hosts), "nbytes": largest.nbytes, "busbw_GBps": largest.busbw_GBps, "expected_low_GBps": ceiling.expected_low_GBps,
+                "expected_high_GBps": ceiling.expected_high_GBps, "attainable_GBps": ceiling.attainable_GBps, "line_GBps": ceiling.line_GBps,
+                "limited_by": ceiling.limited_by,
+            })  # fmt: skip
+    return found
+
+
+def _repeats(case: Case, criteria: Criteria) -> Iterable[Row]:
+    """Passes of one case at its largest size, against one another."""
+    for (stage, ranks, name), points in _worlds(case).items():
+        most = max(point.nbytes for point in points)
+        rates = [point.busbw_GBps for point in points if point.nbytes == most and point.busbw_GBps]
+        if len(rates) < 2:
+            continue
+        low, high = _middle(rates)
+        apart = (high - low) / statistics.median(rates)
+        status: Status = "pass" if apart <= criteria.agree.value else "inconclusive"
+        yield Row(
+            criterion=f"{name} repeats agree", stage=stage, status=status, measured=round(apart, 4), required=criteria.agree.value, unit="frac",
+            reason="" if status == "pass" else f"{len(rates)} passes of {low:.4g} to {high:.4g} GB/s: which one counts?",
+            source=criteria.agree.source, hosts=_hosts(case, ranks),
+        )  # fmt: skip
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of the middle 95 %; of fewer than 40 values the least and the largest."""
+    ordered = sorted(values)
+    cut = len(ordered) // 40
+    return ordered[cut], ordered[-1 - cut]
+
+
 def _data(case: Case) -> Iterable[Row]:
     stages: dict[str, list[Point]] = {}
+    if not any(point.status == "ok" for point in case.points):
+        yield Row(criterion="data", stage="cluster", status="inconclusive", reason="nothing was measured")
     for point in case.points:
         if point.status != "skipped":
             stages.setdefault(point.stage or "cluster", []).append(point)
@@ -206,12 +165,13 @@ def _data(case: Case) -> Iterable[Row]:
 def _bandwidth(case: Case, criteria: Criteria, ceiling_of: CeilingOf, floor_of: Callable[[Point], float | None]) -> Iterable[Row]:
     worlds = _worlds(case)
     for (stage, ranks, name), points in worlds.items():
-        if stage == "nic":
-            continue  # through the NICs alone: its own ceiling is not modelled; spread and vendors' numbers judge it
-        largest = max(points, key=lambda point: point.nbytes)
+        if stage == "nic" or any(point.variant for point in points):
+            # Beside a load it is slower by design, and of the NICs alone the ceiling is not modelled: repeats, spread and vendors' numbers judge.
+            continue
+        largest = _largest(points)
         if largest.busbw_GBps is None or not ranks or len(ranks) < 2:
             continue
-        like = [max(other, key=lambda point: point.nbytes).busbw_GBps for (at, who, what), other in worlds.items()
+        like = [_largest(other).busbw_GBps for (at, who, what), other in worlds.items()
                 if at == stage and what == name and len(who) == len(ranks)]  # fmt: skip
         status, required, reason = _against(largest, criteria, ceiling_of(largest), floor_of(largest), [rate for rate in like if rate])
         yield Row(
@@ -290,7 +250,7 @@ def _spread(case: Case, criteria: Criteria) -> Iterable[Row]:
     """Worlds of one stage and size against their median."""
     groups: dict[tuple[str, str, int], dict[tuple[int, ...], float]] = {}
     for (stage, ranks, name), points in _worlds(case).items():
-        largest = max(points, key=lambda point: point.nbytes)
+        largest = _largest(points)
         if largest.busbw_GBps and ranks:
             groups.setdefault((stage, name, len(ranks)), {})[ranks] = largest.busbw_GBps
     for (stage, name, _size), rates in groups.items():
@@ -309,7 +269,7 @@ def _spread(case: Case, criteria: Criteria) -> Iterable[Row]:
 
 def _tail(case: Case, criteria: Criteria) -> Iterable[Row]:
     for (stage, ranks, name), points in _worlds(case).items():
-        largest = max(points, key=lambda point: point.nbytes)
+        largest = _largest(points)
         times = largest.time_us
         if times is None or not ranks or len(ranks) < 2:
             continue
@@ -317,6 +277,7 @@ def _tail(case: Case, criteria: Criteria) -> Iterable[Row]:
         status: Status = "inconclusive" if ratio is None else "pass" if ratio <= criteria.tail.value else "warn"
         yield Row(criterion=f"{name} p95/median", stage=stage, status=status, measured=None if ratio is None else round(ratio, 4),
             required=criteria.tail.value,
+                  reason="too few samples for a 95th percentile" if ratio is None else "",
                   source=criteria.tail.source, hosts=_hosts(case, ranks))  # fmt: skip
 
 

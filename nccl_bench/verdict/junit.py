@@ -8,7 +8,7 @@ from typing import Any
 import junitparser
 
 from nccl_bench.records import Json
-from nccl_bench.verdict.judge import Row
+from nccl_bench.verdict.rows import Row
 
 
 def junit_xml(rows: Sequence[Row], name: str) -> str:

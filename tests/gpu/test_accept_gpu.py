@@ -19,7 +19,7 @@ def run(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_accept_through_nccl_on_a_shared_gpu_ends_8_saying_so(tmp_path):
     shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_VISIBLE_DEVICES": "0"}
-    done = run("accept", "-g", "2", "--budget", "0.2", "-O", str(tmp_path / "run"), "--json", **shared)
+    done = run("accept", "-g", "2", "--case-budget", "0.2", "-O", str(tmp_path / "run"), "--json", **shared)
     assert done.returncode == 8, done.stderr[-3000:]
     verdict = json.loads(done.stdout)
     assert "share a GPU" in verdict["why"]

@@ -1,0 +1,66 @@
+"""What an acceptance is asked to do: stages, hosts, budget, what it is held against. Frozen; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
+
+from nccl_bench.errors import UsageError
+from nccl_bench.flows.council import SILENT_S
+from nccl_bench.records import Json
+
+STAGES = ("doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
+DEFAULT_STAGES = STAGES[:-1]
+LOCAL_STAGES = ("doctor", "node", "nic")
+"""Stages that need no world of several hosts: spares run them too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptSpec:
+    """One acceptance."""
+
+    stages: tuple[str, ...] = DEFAULT_STAGES
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    case_s: float | None = None
+    """Seconds a case; None: the default of the backend, less under a budget."""
+    budget_s: float | None = None
+    """Seconds for the whole."""
+    soak_s: float | None = None
+    load: Literal["gemm"] | None = None
+    """What else runs on every GPU during soak."""
+    min_hosts: int = 0
+    hosts: tuple[str, ...] = ()
+    """Only these take part; empty: all of the allocation."""
+    exclude: tuple[str, ...] = ()
+    spares: int = 0
+    baseline: tuple[str, ...] = ()
+    """Runs of before, as paths."""
+    reference: Json | None = None
+    """Known-good partners: verdict.reference."""
+    oversubscription: float | None = None
+    mode: str | None = None
+    timeout_s: float = 60.0
+    silent_s: float = SILENT_S
+
+    def __post_init__(self) -> None:
+        if self.load is not None and "soak" not in self.stages:
+            raise UsageError("--load heats GPUs during the soak stage, and there is none", "add --soak 1h")
+        if self.budget_s is not None and self.soak_s is not None and self.soak_s >= self.budget_s:
+            raise UsageError(
+                f"--soak of {self.soak_s / 60:.4g} min does not fit into --budget {self.budget_s / 60:g} (minutes for all)", "give more minutes"
+            )
+        for text, low in ((self.case_s, 1e-3), (self.budget_s, 1.0)):
+            if text is not None and not low <= text < 1e7:
+                raise UsageError(f"{text:g} seconds are out of range", "--budget 30 (minutes for all), --case-budget 1 (seconds a case)")
+
+    def to_json(self) -> Json:
+        """For run.json."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """The inverse of to_json; what this version does not know is passed over."""
+        known = {item.name for item in fields(cls)}
+        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items() if key in known}
+        return cls(**values)

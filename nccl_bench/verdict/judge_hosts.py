@@ -1,0 +1,56 @@
+"""Rows about hosts: doctor's checks, who was lost, worlds that broke, what was not tested. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nccl_bench.verdict.criteria import DEFAULT, Criteria
+from nccl_bench.verdict.rows import Case, Row, Status
+
+
+def doctor(case: Case, criteria: Criteria) -> Iterable[Row]:
+    """One row a check."""
+    for check in case.doctor:
+        status = check["status"]
+        if status == "skipped":
+            continue
+        row: Status = "pass" if status == "ok" else "fail" if status in criteria.doctor_fail else "warn"
+        if status == "unknown" and check.get("required"):
+            row = "inconclusive"
+        where = f" {check['device']}" if check.get("device") else ""
+        yield Row(
+            criterion=f"{check['id']}{where}", stage="doctor", status=row, measured=check["measured"], required=check["expected"],
+            reason="" if row == "pass" else check.get("why") or "", source=criteria.path or DEFAULT, hosts=tuple(check["hosts"]),
+        )  # fmt: skip
+
+
+def excluded(case: Case) -> Iterable[Row]:
+    """A host that was lost fails, unless --min-nodes said how many must be left and so many are; it goes to the drain list either way."""
+    lost, spares = {one["host"] for one in case.excluded}, set(case.spares)
+    left = case.n_hosts - len(lost - spares) + len({one["by"] for one in case.replaced} - lost)
+    enough = 0 < case.min_hosts <= left
+    by = {one["host"]: one["by"] for one in case.replaced}
+    for one in case.excluded:
+        text = f"; spare {by[one['host']]} took its place" if one["host"] in by else ""
+        yield Row(
+            criterion="takes part", stage=one["stage"], status="warn" if enough else "fail", measured="excluded", required="takes part",
+            reason=one["reason"] + text, source="--min-nodes" if enough else DEFAULT, hosts=(one["host"],),
+        )  # fmt: skip
+    if case.min_hosts:
+        yield Row(
+            criterion="enough hosts", stage="cluster", status="pass" if enough else "fail", measured=left, required=case.min_hosts, unit="hosts",
+            source="--min-nodes",
+        )  # fmt: skip
+
+
+def broken(case: Case) -> Iterable[Row]:
+    """Worlds that did not end well."""
+    for one in case.broken:
+        yield Row(criterion=f"{one['world']} ends well", stage=one["stage"], status="fail", reason=one["reason"], hosts=tuple(one["hosts"]))
+
+
+def not_run(case: Case) -> Iterable[Row]:
+    """Stages that were not tested: a warning where there is nothing to test or nobody asked, else inconclusive."""
+    for one in case.not_run:
+        status: Status = "warn" if one.get("fine") else "inconclusive"
+        yield Row(criterion="was tested", stage=one["stage"], status=status, measured="not tested", required="tested", reason=one["reason"])
