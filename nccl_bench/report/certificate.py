@@ -95,8 +95,9 @@ def _rows(verdict: Json) -> Section:
     rows = sorted(verdict["rows"], key=lambda row: ORDER.index(row["status"]))
     cells = tuple(
         (
-            Cell(text=row["status"], status=_STATUS[row["status"]]), Cell(text=row["stage"]), Cell(text=row["criterion"]), _number(row["measured"], row["unit"]),
-            _number(row["required"], row["unit"]), Cell(text=", ".join(row["hosts"])), Cell(text=row["reason"]), Cell(text=_short(row["source"])),
+            Cell(text=row["status"], status=_STATUS[row["status"]]), Cell(text=row["stage"]), Cell(text=row["criterion"]),
+            _number(row["measured"], row["unit"]), _number(row["required"], row["unit"]), Cell(text=", ".join(row["hosts"])),
+            Cell(text=row["reason"]), Cell(text=_short(row["source"])),
         )
         for row in rows
     )  # fmt: skip
