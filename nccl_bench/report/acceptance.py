@@ -26,6 +26,7 @@ def lines(header: RunHeader, rows: Sequence[Row], suspects: Sequence[Suspect], v
         found += suspect_lines(suspect)
     for status in ("fail", "inconclusive", "warn"):
         chosen = [row for row in rows if row.status == status and not row.criterion.startswith("suspect: ")]
+        chosen.sort(key=lambda row: not row.criterion.startswith("unclear"))
         found += [f"  {status:<13} {_row(row)}" for row in chosen[:MOST]]
         found += [f"  {'':<13} and {len(chosen) - MOST} more (verdict.json)"] if len(chosen) > MOST else []
     found += [f"  excluded      {one['host']}: {one['reason']} (stage {one['stage']})" for one in verdict["excluded"]]
@@ -36,7 +37,8 @@ def lines(header: RunHeader, rows: Sequence[Row], suspects: Sequence[Suspect], v
 
 
 def _row(row: Row) -> str:
-    hosts = f" on {', '.join(row.hosts[:3])}" if row.hosts else ""
+    more = f" and {len(row.hosts) - 3} more" if len(row.hosts) > 3 else ""
+    hosts = f" on {', '.join(row.hosts[:3])}{more}" if row.hosts else ""
     measured = "" if row.measured is None else f": {row.measured} {row.unit or ''}".rstrip()
     required = "" if row.required is None else f" (required {row.required})"
     return f"{row.stage} {row.criterion}{hosts}{measured}{required}{', ' + row.reason if row.reason else ''}"

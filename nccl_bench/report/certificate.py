@@ -10,6 +10,7 @@ from nccl_bench.report.acceptance import ORDER as STAGES
 from nccl_bench.report.html import html
 from nccl_bench.report.page import Cell, Document, Number, Picture, Section, Status, Suspect, Table
 from nccl_bench.report.terminal import banner
+from nccl_bench.verdict.criteria import DEFAULT
 
 _STATUS: Mapping[str, Status] = {"pass": "pass", "warn": "look", "fail": "fail", "inconclusive": "unknown"}
 WORDS = {"pass": "ACCEPTED", "warn": "ACCEPTED, with warnings", "fail": "NOT ACCEPTED", "inconclusive": "INCONCLUSIVE: not accepted"}
@@ -20,8 +21,7 @@ ORDER = ("fail", "inconclusive", "warn", "pass")
 def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequence[Picture] = (), drawn: Mapping[str, str] | None = None) -> str:
     """The page of a verdict.json, its run's header and accept.json. `drawn`: each picture as SVG."""
     counts = {status: sum(row["status"] == status for row in verdict["rows"]) for status in ORDER}
-    missing = [f"{row['stage']}: {row['criterion']}{': ' + row['reason'] if row['reason'] else ''}" for row in verdict["rows"]
-               if row["status"] == "inconclusive" and row["criterion"] != "was tested"]  # fmt: skip
+    missing = _missing(verdict)
     document = Document(
         title=f"Acceptance: {WORDS[verdict['status']]}",
         subtitle=_subtitle(verdict, header),
@@ -43,12 +43,30 @@ def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequenc
         missing=(*missing[:MOST_MISSING], *([f"and {len(missing) - MOST_MISSING} more, below"] if len(missing) > MOST_MISSING else [])),
         not_tested=tuple(f"{one['stage']}: {one['reason']}" for one in verdict["not_run"]),
         sections=(
-            _stages(verdict), *_taken_out(verdict), _rows(verdict), *_charts(pictures[1:]), _thresholds(verdict), _against(verdict),
+            _stages(verdict), *_taken_out(verdict), *_charts(pictures[1:]), _rows(verdict), _thresholds(verdict), _against(verdict),
             *_inventory(facts), _environment(header), _repeat(header),
         ),
         tool=f"{header.tool}: {' '.join(header.argv)}",
     )  # fmt: skip
     return html(document, drawn or {})
+
+
+def _missing(verdict: Json) -> list[str]:
+    """Rows that are inconclusive, those of one reason together; what is slow and not understood first."""
+    groups: dict[str, list[Json]] = {}
+    for row in verdict["rows"]:
+        if row["status"] == "inconclusive" and row["criterion"] != "was tested":
+            groups.setdefault(row["reason"], []).append(row)
+    ordered = sorted(groups.items(), key=lambda item: not item[1][0]["criterion"].startswith("unclear"))
+    return [_together(rows, reason) for reason, rows in ordered]
+
+
+def _together(rows: Sequence[Json], reason: str) -> str:
+    after = f": {reason}" if reason else ""
+    if len(rows) == 1:
+        return f"{rows[0]['stage']}: {rows[0]['criterion']}{after}"
+    stages = ", ".join(dict.fromkeys(row["stage"] for row in rows))
+    return f"{len(rows)} rows of {stages} ({rows[0]['criterion']} ...){after}"
 
 
 def _subtitle(verdict: Json, header: RunHeader) -> str:
@@ -102,13 +120,14 @@ def _rows(verdict: Json) -> Section:
         for row in rows
     )  # fmt: skip
     columns = ("status", "stage", "criterion", "measured", "required", "hosts", "reason", "source")
-    note = "A row's source says who asked for it; in full under thresholds and in verdict.json."
+    note = "A row's source says who asked for it (default: nccl-bench); in full under thresholds and in verdict.json."
     return Section(name="rows", title="Every row", tables=(Table(columns=columns, numbers=(False,) * 8, rows=cells, note=note),))
 
 
 def _short(source: str) -> str:
     """Who asked for it, without why."""
-    return source.partition(": ")[0]
+    who = source.partition(": ")[0]
+    return "default" if who == DEFAULT else who
 
 
 def _number(value: object, unit: str | None) -> Cell:

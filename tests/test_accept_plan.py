@@ -1,0 +1,72 @@
+"""How long an acceptance takes, what fits into a budget of minutes, and options that do not go together."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_bench.errors import UsageError
+from nccl_bench.flows.accept_plan import DROP, LEAST_CASE_S, estimate, stage_s
+from nccl_bench.flows.accept_spec import DEFAULT_STAGES, AcceptSpec
+
+
+def test_without_a_budget_every_stage_runs_at_the_default():
+    found = estimate(AcceptSpec(), 32, 8, "nccl")
+    assert tuple(found.seconds) == DEFAULT_STAGES
+    assert (found.case_s, found.left_out) == (1.0, {})
+    assert all(seconds > 0 for seconds in found.seconds.values())
+
+
+def test_more_hosts_take_no_less_and_a_soak_takes_what_was_asked():
+    small, large = (estimate(AcceptSpec(), n, 8, "nccl").total_s for n in (4, 64))
+    assert large >= small
+    assert stage_s("soak", AcceptSpec(stages=("soak",), soak_s=3600), 1.0, None, 4, 8, "nccl") >= 3600
+
+
+@pytest.mark.parametrize("n_hosts", [2, 8, 32, 256])
+@pytest.mark.parametrize("minutes", [2, 4, 8, 15, 60])
+def test_a_budget_is_kept_by_the_estimate_or_stages_are_left_out_and_said(n_hosts, minutes):
+    spec = AcceptSpec(budget_s=60.0 * minutes)
+    found = estimate(spec, n_hosts, 8, "nccl")
+    assert found.total_s <= spec.budget_s
+    assert set(found.seconds) | set(found.left_out) == set(DEFAULT_STAGES)
+    assert set(found.seconds).isdisjoint(found.left_out)
+    assert list(found.left_out) == [stage for stage in DROP if stage in found.left_out]
+    assert LEAST_CASE_S <= found.case_s <= 1.0
+    for stage in found.left_out:
+        assert any(line.startswith(f"not tested: {stage}: needs about") for line in found.lines())
+
+
+def test_a_short_budget_shortens_cases_before_it_drops_stages():
+    whole = estimate(AcceptSpec(), 8, 8, "nccl").total_s
+    found = estimate(AcceptSpec(budget_s=0.9 * whole), 8, 8, "nccl")
+    assert found.left_out == {}
+    assert found.case_s < 1.0
+
+
+def test_a_screen_of_pairs_is_taken_before_a_stage_is_dropped_unless_the_mode_was_asked_for():
+    stages = ("doctor", "pairs", "cluster")
+    shortest = estimate(AcceptSpec(stages=stages, case_s=LEAST_CASE_S, mode="full"), 32, 8, "nccl").total_s
+    fitted = estimate(AcceptSpec(stages=stages, budget_s=shortest - 1), 32, 8, "nccl")
+    assert (fitted.mode, fitted.left_out) == ("screen", {})
+    asked = estimate(AcceptSpec(stages=stages, budget_s=shortest - 1, mode="full"), 32, 8, "nccl")
+    assert list(asked.left_out) == ["pairs"]
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"load": "gemm"}, "add --soak"),
+        ({"stages": ("soak",), "soak_s": 7200.0, "budget_s": 3600.0}, "does not fit into --budget 60"),
+        ({"budget_s": 0.1}, "out of range"),
+        ({"case_s": 0.0}, "out of range"),
+    ],
+)
+def test_what_cannot_be_is_refused(values, said):
+    with pytest.raises(UsageError) as err:
+        AcceptSpec(**values)
+    assert said in " ".join((err.value.why, *err.value.hints))
+
+
+def test_a_spec_is_kept_and_read_again():
+    spec = AcceptSpec(stages=("node", "soak"), soak_s=60.0, hosts=("a", "b"), spares=1, baseline=("/x",), reference={"hosts": ["a"]})
+    assert AcceptSpec.from_json(spec.to_json() | {"later": 1}) == spec
