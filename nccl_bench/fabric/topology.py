@@ -169,7 +169,7 @@ class Node:
 
     def to_json(self) -> Json:
         """Every field that is known, short enough for the board."""
-        record = _known({key: value for key, value in asdict(self).items() if value not in ((), None)})
+        record = _known({key: value for key, value in asdict(self).items() if value is not None and (value != () or key in ("gpus", "nics"))})
         assert isinstance(record, dict)
         return record
 

@@ -99,6 +99,8 @@ BANNERS = ("NOT NCCL: ", "shared GPU, not a measurement")
 _CONFIG = re.compile(r"nThreads? (\d+) nGpus (\d+) minBytes (\S+) maxBytes (\S+) step: (\S+?) ?\((factor|bytes)\)(.*)")
 _OURS = re.compile(r"([\w-]+) (\S+) in the layout of nccl-tests \S+(?: nccl-library=(\d+))?")
 _OUR_CLOCK = re.compile(r"clock (\w+), (\w+), time: median of the maximum over ranks")
+_OUR_TIMES = re.compile(r"time: (mean \(assumed\)|mean|min|max|rank 0) over ranks, from ")
+"""An nccl-tests log that was imported and exported again: its times stay what they were."""
 _OUR_FORM = re.compile(r"one form was measured \((in|out of) place\)")
 _SETTING = re.compile(r"(warmup iters|agg iters|iters|validation|graph|unalign): (\d+)")
 _SETTING_NAMES = {"warmup iters": "warmup", "agg iters": "agg"}
@@ -300,6 +302,9 @@ def _take_version(bare: str, line: Line, reader: _Reader) -> bool:
     elif match := _OUR_CLOCK.match(bare):
         target = reader.next if reader.open.rows or reader.open.closed else reader.open
         target.clock, target.regime = match[1], match[2]
+    elif match := _OUR_TIMES.match(bare):
+        target = reader.next if reader.open.rows or reader.open.closed else reader.open
+        target.over_ranks = match[1]
     elif match := _OUR_FORM.match(bare):
         target = reader.next if reader.open.rows or reader.open.closed else reader.open
         target.only_form = "in" if match[1] == "in" else "out"
