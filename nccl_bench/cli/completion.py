@@ -45,7 +45,7 @@ def collectives(incomplete: str) -> list[str]:
 
 def presets(incomplete: str) -> list[str]:
     """Models of `plan` and `search` that begin so."""
-    from nccl_bench.training.model import presets as known
+    from nccl_bench.training.config import presets as known
 
     return [name for name in known() if name.startswith(incomplete)]
 
