@@ -64,8 +64,8 @@ def test_a_part_of_the_ranks_has_ceilings_only_where_it_is_known_which(tmp_path)
 
     assert found.of(8) is None
     assert "which 8 of the 16 ranks took part is not recorded" in found.why_not
-    assert found.of(8, group=range(8)).n_domains == 1
-    assert found.of(2, group=(0, 8)).n_domains == 2
+    assert found.of(8, groups=[range(8)]).n_domains == 1
+    assert found.of(2, groups=[(0, 8)]).n_domains == 2
 
 
 def test_ranks_are_found_by_address_where_their_numbers_mislead(tmp_path):
@@ -107,3 +107,42 @@ def test_logs_of_two_h200_have_the_ceiling_of_their_links(name):
 
     best = found.of(2).of("all_reduce")
     assert (best.line_GBps, best.attainable_GBps, best.limited_by) == (450.0, 370.8, "GPU's 18 NVLink4")
+
+
+MESHED = {"mesh": "dp=2,tp=8", "variants": {"nic-only": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, "ring": {"NCCL_ALGO": "Ring"}}}
+
+
+def case(**changes):
+    return {"n_ranks": 16, "dtype": "float32", "op": "sum", "variant": None, "special": None, "axis": None, "slowest_ranks": None, **changes}
+
+
+def test_a_point_of_an_axis_is_held_against_its_groups_at_once_and_one_alone_against_itself(tmp_path):
+    found = held(tmp_path, samples.header(spec=MESHED))
+
+    together = found.of_case(case(n_ranks=2, axis="dp", slowest_ranks=[3, 11]))
+    alone = found.of_case(case(n_ranks=2, axis="dp", special="solo"))
+    inside = found.of_case(case(n_ranks=8, axis="tp"))
+
+    assert together.of("all_gather").line_GBps == 50.0
+    assert "shared by 8 groups" in together.of("all_gather").limited_by
+    assert alone.of("all_gather").line_GBps > 50.0
+    assert (inside.of("all_gather").line_GBps, inside.n_domains) == (450.0, 1)
+
+
+def test_uneven_shares_and_two_things_at_once_have_no_ceiling(tmp_path):
+    found = held(tmp_path, samples.header(spec=MESHED))
+
+    assert found.of_case(case(special="skew 2")) is None
+    assert found.of_case(case(special="beside tp:all_gather")) is None
+
+
+def test_a_variants_settings_count_and_what_nobody_published_is_not_expected(tmp_path):
+    found = held(tmp_path, samples.header(1, spec=MESHED))
+
+    usual, nics, ring = (found.of_case(case(n_ranks=8, variant=name)).of("all_reduce") for name in (None, "nic-only", "ring"))
+
+    assert (usual.line_GBps, usual.expected is None) == (787.5, False)
+    assert nics.line_GBps < 100.0
+    assert nics.expected is None
+    assert ring.line_GBps == 450.0
+    assert found.of_case(case(n_ranks=8, variant="not recorded")) is None

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from nccl_bench.errors import DetectError, UsageError
 from nccl_bench.fabric import gpus, pcie, spec
+from nccl_bench.fabric.crowd import ALONE
 from nccl_bench.fabric.ideal import Ceilings, ceilings
+from nccl_bench.fabric.shape import gathered
 from nccl_bench.fabric.spec import topology_of
 from nccl_bench.fabric.topology import Gpu, Node, Topology
+from nccl_bench.groups import axis_groups, parse_mesh
 
 
 def of(gpus_: str, nics: str | None = None, nodes: int = 1, environ: dict[str, str] | None = None, **options) -> Ceilings:
@@ -403,3 +406,43 @@ def test_a_dgx1_of_the_list_is_the_cube_mesh() -> None:
 def test_a_domain_larger_than_the_model_has_is_refused_and_not_reckoned_as_if_nothing_bound_it() -> None:
     with pytest.raises(DetectError, match="larger than 4"):
         topology_of("5xGH200", "1x25-IB", 1)
+
+
+# ---- groups of one kind at once
+
+
+def kind(mesh: str, axis: str, nics: str = "8x400-IB", nodes: int = 2, *, alone: bool = False) -> Ceilings:
+    """The ceilings of the slowest group of an axis, beside all others or alone."""
+    topology = topology_of("8xH100-SXM", nics, nodes)
+    groups = axis_groups(parse_mesh(mesh), axis)
+    at, crowd = gathered(topology, groups, {})
+    return ceilings(topology, groups[at], {}, crowd=ALONE if alone else crowd)
+
+
+@pytest.mark.parametrize(("mesh", "share", "sent"), [("dp=2,tp=8", 8, 50.0), ("dp=4,tp=4", 4, 100.0), ("dp=8,tp=2", 2, 200.0)])
+def test_groups_that_leave_a_node_at_once_share_its_nics(mesh: str, share: int, sent: float) -> None:
+    found = kind(mesh, "dp")
+
+    assert line(found, "all_gather") == pytest.approx(sent)
+    assert attainable(found, "all_gather") == pytest.approx(0.98 * sent, rel=0.01)
+    assert f"shared by {share} groups" in found.of("all_gather").limited_by
+    assert line(found, "all_gather") < line(kind(mesh, "dp", alone=True), "all_gather")
+
+
+def test_groups_inside_nodes_share_nothing() -> None:
+    assert kind("dp=2,tp=8", "tp").collectives == kind("dp=2,tp=8", "tp", alone=True).collectives
+
+
+def test_two_gpus_on_one_nic_halve_it_when_both_send() -> None:
+    both, alone = (kind("dp=2,tp=8", "dp", "4x400-IB", alone=alone) for alone in (False, True))
+
+    assert attainable(both, "all_gather") == pytest.approx(attainable(alone, "all_gather") / 2, rel=0.01)
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([2, 3, 4, 8]))
+def test_what_all_groups_send_together_never_exceeds_the_nics(inner: int, nodes: int) -> None:
+    found = kind(f"dp={8 * nodes // inner},tp={inner}", "dp", nodes=nodes)
+    n = found.n_ranks
+
+    # Of each group's all_gather (n - members here)/n of its bytes enter a node, and `inner` groups do so at once.
+    assert inner * line(found, "all_gather") * (n - 8 // inner) / (n - 1) <= 400.0 * 1.001

@@ -14,7 +14,7 @@ from nccl_bench.flows.keeper import condense
 from nccl_bench.flows.tuning import TuningLog, log_path
 from nccl_bench.flows.variants import parse_variants
 from nccl_bench.measure.spec import SweepSpec
-from nccl_bench.records import Point, with_bandwidth
+from nccl_bench.records import Group, Point, with_bandwidth
 from nccl_bench.report.beside import Beside, algorithms_text
 
 LOG = """\
@@ -109,9 +109,12 @@ def h100_pair():
     return fabric_spec.topology_of("8xH100-SXM", "8x400-IB", 2)
 
 
+PLACES = tuple(range(16))
+
+
 @pytest.mark.pure
 def test_large_points_stand_beside_what_is_attainable_and_small_ones_beside_latency(h100_pair):
-    fabric = Fabric(h100_pair, list(range(16)), {})
+    fabric = Fabric(h100_pair, PLACES, {})
 
     large = fabric.of(point(nbytes=8 << 30, median_us=34_400.0, n_ranks=16, algorithm="ring", placement="in"))
     small = fabric.of(point(nbytes=8, median_us=25.0, n_ranks=16))
@@ -121,6 +124,17 @@ def test_large_points_stand_beside_what_is_attainable_and_small_ones_beside_late
     assert "8x 400G" in large.limited_by
     assert small.limited_by == "latency"
     assert 10 < small.latency_us < 60
+
+
+@pytest.mark.pure
+def test_points_of_an_axis_stand_beside_the_share_that_their_groups_have_of_the_nics(h100_pair):
+    fabric = Fabric(h100_pair, PLACES, {}, {"mesh": "dp=2,tp=8"})
+    group = Group(axis="dp", size=2, n_groups=8)
+
+    found = fabric.of(point(collective="all_gather", nbytes=8 << 30, median_us=90_000.0, n_ranks=2, group=group))
+
+    assert found.line_GBps == pytest.approx(50.0)
+    assert "shared by 8 groups" in found.limited_by
 
 
 @pytest.mark.pure

@@ -1,9 +1,11 @@
 """Points to curves: passes pooled, intervals kept, each sample beside its ceilings; what is not a curve found too."""
 
+from dataclasses import replace
+
 import pytest
 import report_samples as samples
 
-from nccl_bench.records import Times
+from nccl_bench.records import Group, Times
 from nccl_bench.report.document import read
 from nccl_bench.report.naming import headline, judged, short_labels, what_differs
 from nccl_bench.results.runs import open_runs
@@ -165,3 +167,16 @@ def test_curves_are_told_apart_by_what_differs_only(tmp_path):
 
     assert what_differs(curves) == ["in place", "out of place"]
     assert what_differs(curves[:1]) == [""]
+
+
+def test_one_group_alone_is_another_curve_than_all_at_once_and_is_not_judged(tmp_path):
+    group = Group(axis="dp", size=2, n_groups=8, slowest=(3, 11))
+    together = samples.point(nbytes=1 << 30, n_ranks=2, group=group)
+    alone = replace(together, special="solo", time_us=replace(together.time_us, median=together.time_us.median / 4))
+
+    found = view(tmp_path, [together, alone], samples.header(spec={"mesh": "dp=2,tp=8"}))
+
+    assert [(curve.special, curve.samples[0].passes) for curve in found.curves] == [(None, 1), ("solo", 1)]
+    assert [curve.special for curve in found.main()] == [None]
+    assert found.curves[0].ceiling.line_GBps < found.curves[1].ceiling.line_GBps
+    assert what_differs(found.curves) == ["all groups", "solo"]

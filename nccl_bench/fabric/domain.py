@@ -90,16 +90,23 @@ def rules_of(environ: Mapping[str, str]) -> Rules:
     )
 
 
-def build(members: Sequence[Member], rules: Rules) -> Domain:
-    """The domain of these members. Raises DetectError naming the host and what is not known of its GPUs."""
+NOBODY: Mapping[int, int] = {}
+
+
+def build(members: Sequence[Member], rules: Rules, at_once: int = 1, shared: Mapping[int, int] = NOBODY) -> Domain:
+    """The domain of these members. Raises DetectError naming the host and what is not known of its GPUs.
+
+    at_once: groups that leave the domain at the same time and so share its NICs; shared: by NIC (id), how many of them use it.
+    """
     assumptions: dict[str, None] = {}
     links = _link_matrix(members, rules, assumptions)
     hosts = list({id(node): node for node, _gpu in members}.values())
     gpus = [gpu for _node, gpu in members]
     whole = len(members) == 1 or links.joins_all
     slots = [_slot(node, gpu, assumptions, needed=not whole) for node, gpu in members]
-    nics = Rails.of(hosts, members)
-    line = _rates(members, links.line, [slot.line for slot in slots], nics.rates(effective=False), whole, effective=False)
+    nics = Rails.of(hosts, members, shared)
+    everything, near = nics.rates(effective=False)
+    line = _rates(members, links.line, [slot.line for slot in slots], (everything / at_once, near), whole, effective=False)
     eff = _rates(members, links.eff, [slot.eff for slot in slots], nics.rates(effective=True), whole, effective=True)
     nvls = rules.nvls and links.switched and whole and len(members) > 1 and all(_nvls(node, gpu) for node, gpu in members)
     return Domain(
@@ -114,7 +121,7 @@ def build(members: Sequence[Member], rules: Rules) -> Domain:
         hosts=len(hosts),
         link_words=_link_words(gpus, links),
         slot_words=slots[0].words if whole else _pcie_words(slots[0].words, gpus, rules),
-        net_words=nics.words(len(hosts), line.net, sum(line.slots), slots[0].words),
+        net_words=nics.words(len(hosts), line.net, sum(line.slots), slots[0].words) + (f", shared by {at_once} groups" if at_once > 1 else ""),
         near_words=nics.near_words(line.near, line.slots, slots[0].words),
         layer=nics.layer,
         net_known=nics.known,

@@ -16,7 +16,7 @@ bounds.py has them for uneven parts, meshes and racks. Attainable puts NCCL's fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nccl_bench.collectives import COLLECTIVES, bus_factor
 from nccl_bench.errors import UsageError
@@ -24,6 +24,7 @@ from nccl_bench.fabric import expected as expected_table
 from nccl_bench.fabric import paths
 from nccl_bench.fabric.algorithms import allowed, ceiling_key, nvls_adds
 from nccl_bench.fabric.bounds import Bound, least, most
+from nccl_bench.fabric.crowd import ALONE, Crowd
 from nccl_bench.fabric.expected import Expected
 from nccl_bench.fabric.latency import expected_us
 from nccl_bench.fabric.shape import RankPlace, Shape, lay_out
@@ -108,14 +109,16 @@ def ceilings(
     op: str = "sum",
     sharp: bool | None = None,
     collectives: Iterable[str] | None = None,
+    crowd: Crowd = ALONE,
 ) -> Ceilings:
     """The ceilings of these ranks (all GPUs where None) on this fabric, under NCCL's variables in `environ`.
 
     `ranks`: numbers of GPUs counted node by node, or (host, GPU index), in rank order. `dtype`, `op`: what NVLS cannot add up falls
     back to ring and tree. `sharp`: whether InfiniBand switches add up; None asks NCCL_COLLNET_ENABLE and what NCCL's log said.
+    `crowd`: the groups that run beside this one and share its NICs (shape.gathered).
     Raises DetectError where hardware is unknown: no ceiling is guessed. UsageError for a rank that the topology lacks.
     """
-    shape = lay_out(topology, ranks, environ)
+    shape = lay_out(topology, ranks, environ, crowd)
     names = list(COLLECTIVES) if collectives is None else list(collectives)
     with_sharp = sharp if sharp is not None else environ.get("NCCL_COLLNET_ENABLE") == "1" or _sharp_seen(topology)
     adds = nvls_adds(dtype, op)
@@ -141,6 +144,16 @@ def ceilings(
         assumptions=shape.assumptions,
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def without_expected(found: Ceilings) -> Ceilings:
+    """The same, held against nothing that other systems reached: for settings under which nobody published results."""
+
+    def bare(row: CollectiveCeilings) -> CollectiveCeilings:
+        ways = {way: replace(ceiling, expected=None) for way, ceiling in row.by_algorithm.items()}
+        return replace(row, by_algorithm=ways, best=replace(row.best, expected=None))
+
+    return replace(found, collectives={name: bare(row) for name, row in found.collectives.items()})
 
 
 def _sharp_seen(topology: Topology) -> bool:

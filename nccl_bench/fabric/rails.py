@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nccl_bench.fabric import ib, pcie
@@ -22,19 +22,22 @@ class Rails:
     """Those nearest to some member: what NCCL takes."""
     known: bool
     why: str
+    shared: Mapping[int, int]
+    """By NIC (its id): how many groups that run at once use it; one where it is not named."""
 
     @classmethod
-    def of(cls, hosts: Sequence[Node], members: Sequence[tuple[Node, Gpu]]) -> Rails:
-        """The NICs of these hosts, and which of them serve which member."""
+    def of(cls, hosts: Sequence[Node], members: Sequence[tuple[Node, Gpu]], shared: Mapping[int, int]) -> Rails:
+        """The NICs of these hosts, which of them serve which member, and how many groups share each."""
         used = tuple(nic for node in hosts for nic in node.nics or () if nic.used is not False)
-        by_member = tuple(_near(node, gpu) for node, gpu in members)
+        by_member = tuple(near(node, gpu) for node, gpu in members)
         ids = {id(nic) for nics in by_member for nic in nics}
         reached = tuple(nic for nic in used if id(nic) in ids)
-        return cls(used, by_member, reached, *_known(hosts, used))
+        return cls(used, by_member, reached, *_known(hosts, used), shared)
 
     def rates(self, *, effective: bool) -> tuple[float, list[float]]:
-        """(all NICs that members may use, by member the nearest ones), each NIC within its slot."""
-        rates = {id(nic): nic_rate(nic, effective=effective) or 0.0 for nic in self.used}
+        """(all NICs that members may use, by member the nearest ones), each NIC within its slot; effective: this group's share of each."""
+        shared = self.shared if effective else {}
+        rates = {id(nic): (nic_rate(nic, effective=effective) or 0.0) / shared.get(id(nic), 1) for nic in self.used}
         everything = self.reached if effective else self.used
         return sum(rates[id(nic)] for nic in everything), [sum(rates[id(nic)] for nic in nics) for nics in self.by_member]
 
@@ -70,7 +73,7 @@ class Rails:
         return f"GPU's own {kind}" if len(first) == 1 else f"GPU's own {len(first)}x {kind}"
 
 
-def _near(node: Node, gpu: Gpu) -> tuple[Nic, ...]:
+def near(node: Node, gpu: Gpu) -> tuple[Nic, ...]:
     """The NICs that serve a GPU; all of its node where that is not known."""
     used = [nic for nic in node.nics or () if nic.used is not False]
     if any(nic.gpus is None for nic in used):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nccl_bench.errors import DetectError, UsageError
 from nccl_bench.fabric.bounds import Part
+from nccl_bench.fabric.crowd import ALONE, Crowd, Placed, border_of, crowd_of
 from nccl_bench.fabric.domain import Domain, Member, Rules, build, rules_of
 from nccl_bench.fabric.gpus import BY_NAME
 from nccl_bench.fabric.topology import Gpu, Node, Topology
@@ -36,9 +37,12 @@ class Shape:
         return len(self.domains) > 1
 
 
-def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapping[str, str]) -> Shape:
-    """The shape of these ranks (all GPUs where None). Raises DetectError for what is not known, UsageError for a rank that is not there."""
-    members = _members(topology, ranks)
+def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapping[str, str], crowd: Crowd = ALONE) -> Shape:
+    """The shape of these ranks (all GPUs where None), beside the other groups of a crowd.
+
+    Raises DetectError for what is not known, UsageError for a rank that is not there.
+    """
+    members = members_of(topology, ranks)
     if not members:
         raise DetectError("no GPU in this topology", "name the hardware: --gpus 8xH100-SXM")
     rules = rules_of(environ)
@@ -48,18 +52,17 @@ def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapp
             raise _unknown(node, gpu)
         if gpu.mig:
             raise DetectError(f"{node.label}: GPU {gpu.index} is in MIG mode: NCCL does not run slices of a GPU as ranks")
-        key: object = (position, gpu.index, rank) if rules.nic_only else gpu.clique if gpu.clique and rules.mnnvl and rules.p2p else position
-        groups.setdefault(key, []).append(rank)
+        groups.setdefault(border_of(position, gpu, rules), []).append(rank)
     places: list[tuple[int, int]] = [(0, 0)] * len(members)
     domains: list[Domain] = []
     racks: list[str | None] = []
     known: dict[object, Domain] = {}
     alike: dict[Domain, Domain] = {}
-    for number, group in enumerate(groups.values()):
+    for number, (border, group) in enumerate(groups.items()):
         for at, rank in enumerate(group):
             places[rank] = (number, at)
         inside: list[Member] = [(members[rank][1], members[rank][2]) for rank in group]
-        domains.append(_cached(known, alike, inside, rules))
+        domains.append(_cached(known, alike, inside, rules, crowd.at_border.get(border, 1), crowd.at_nic))
         racks.append(members[group[0]][1].rack or members[group[0]][1].leaf)
     _refuse_unknown_net(domains)
     line, eff = _rack_parts(domains, racks, topology.oversubscription)
@@ -68,17 +71,23 @@ def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapp
     return Shape(n=len(members), domains=tuple(domains), kinds=kinds, places=tuple(places), racks=line, racks_eff=eff, assumptions=told)
 
 
+def gathered(topology: Topology, groups: Sequence[Sequence[RankPlace]], environ: Mapping[str, str]) -> tuple[int, Crowd]:
+    """(which of the groups that run at once is expected to be the slowest, the crowd that they are).
+
+    Raises UsageError for a rank that is not there.
+    """
+    members = iter(members_of(topology, [rank for group in groups for rank in group]))
+    return crowd_of([[next(members) for _rank in group] for group in groups], rules_of(environ))
+
+
 def _unknown(node: Node, gpu: Gpu) -> DetectError:
     if gpu.name is None:
         return DetectError(f"{node.label}: which model GPU {gpu.index} is is not known", "name it: --gpu H100-SXM")
     return DetectError(f"{node.label}: the GPU {gpu.name!r} is not in the table of known models", f"known: {' '.join(BY_NAME)}")
 
 
-Placed = tuple[int, Node, Gpu]
-"""(node position, node, GPU)."""
-
-
-def _members(topology: Topology, ranks: Iterable[RankPlace] | None) -> list[Placed]:
+def members_of(topology: Topology, ranks: Iterable[RankPlace] | None) -> list[Placed]:
+    """The ranks' nodes and GPUs."""
     everything = [(position, node, gpu) for position, node in enumerate(topology.nodes) for gpu in node.gpus or ()]
     if ranks is None:
         unknown = [node.label for node in topology.nodes if node.gpus is None]
@@ -95,13 +104,15 @@ def _members(topology: Topology, ranks: Iterable[RankPlace] | None) -> list[Plac
     return found
 
 
-def _cached(known: dict[object, Domain], alike: dict[Domain, Domain], members: Sequence[Member], rules: Rules) -> Domain:
+def _cached(
+    known: dict[object, Domain], alike: dict[Domain, Domain], members: Sequence[Member], rules: Rules, at_once: int, shared: Mapping[int, int]
+) -> Domain:
     """Equal nodes are reckoned once: a cluster has thousands of them."""
     nodes = list(dict.fromkeys(id(node) for node, _gpu in members))
     key = (tuple(nodes), tuple((nodes.index(id(node)), gpu.index) for node, gpu in members)) if len(nodes) == 1 else None
     if key is not None and key in known:
         return known[key]
-    built = build(members, rules)
+    built = build(members, rules, at_once, shared)
     domain = alike.setdefault(built, built)
     known[key if key is not None else len(known)] = domain
     return domain

@@ -90,10 +90,12 @@ def judge_run(path: Path, criteria: Criteria, groups: GroupsOf = lambda _: None,
         replaced=tuple(facts.get("replaced", ())), more=tuple(_more(run, facts, points, rank_hosts, evidence, criteria)),
     )  # fmt: skip
     ceilings = ceilings_of(run)
+    rails = tuple(dict.fromkeys(_world_of(point) for point in points if point.stage == "rails"))
 
     def ceiling(point: Point) -> Ceiling:
-        ranks = tuple(point.group.slowest or ()) if point.group is not None else ()
-        found = ceilings.of(point.n_ranks, dtype=point.dtype, op=point.op, group=ranks or None)
+        ranks = _world_of(point)
+        groups = rails if point.stage == "rails" else (ranks,) if ranks else None
+        found = ceilings.of(point.n_ranks, dtype=point.dtype, op=point.op, groups=groups)
         return ceiling_of(found, point.collective, nbytes=point.nbytes, busbw_GBps=point.busbw_GBps, shift=point.shift, algorithm=point.algorithm)
 
     verdict = judge(case, criteria, ceiling, lambda point: floor_of(point.collective, point.n_ranks or 2))
@@ -105,6 +107,9 @@ def judge_run(path: Path, criteria: Criteria, groups: GroupsOf = lambda _: None,
     )  # fmt: skip
 
 
+def _world_of(point: Point) -> tuple[int, ...]:
+    """The ranks of the world that measured a point."""
+    return tuple(point.group.slowest or ()) if point.group is not None else ()
 def _matrix(evidence: Evidence, findings: Findings) -> Json | None:
     """The matrix of pairs of at most MOST_MATRIX hosts: those of the suspects first."""
     exchanges = evidence.exchanges

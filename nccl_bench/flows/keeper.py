@@ -77,11 +77,10 @@ class Keeper:
             return  # another pass of the same run
         started_at = datetime.now(UTC)
         header = header_of(self.joined, go, self.spec, self.launch, self.environ, self.argv, started_at)
-        self.fabric, notes = fabric_of(self.joined, nccl=go.backend == "nccl", shared_gpu=go.shared_gpu, environ=self.environ)
+        spec = {**header.spec, "variants": self.variants}
+        self.fabric, notes = fabric_of(self.joined, nccl=go.backend == "nccl", shared_gpu=go.shared_gpu, environ=self.environ, spec=spec)
         topology = None if self.fabric.topology is None else topology_json(self.fabric.topology)
-        header = replace(
-            header, topology=topology, warnings=(*header.warnings, *notes, *self._cautions(go)), spec={**header.spec, "variants": self.variants}
-        )
+        header = replace(header, topology=topology, warnings=(*header.warnings, *notes, *self._cautions(go)), spec=spec)
         path = self.where.out or default_path(
             self.where.root,
             started_at,

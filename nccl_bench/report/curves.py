@@ -75,6 +75,8 @@ class Curve:
     registered: str | None
     over_ranks: str | None
     axis: str | None
+    special: str | None
+    """What sets its cases apart beyond the rest: one group alone, uneven shares, something else at the same time; a product's shape."""
     n_ranks: int | None
     samples: tuple[Sample, ...]
     """In order of size."""
@@ -97,7 +99,8 @@ class Curve:
     @property
     def way(self) -> tuple[Any, ...]:
         """How it was measured: the same on the curves of other runs that can be laid over it."""
-        return (self.collective, self.dtype, self.op, self.root, self.placement, self.shift, self.clock, self.regime, self.variant, self.axis)
+        how = (self.placement, self.shift, self.clock, self.regime, self.variant)
+        return (self.collective, self.dtype, self.op, self.root, *how, self.axis, self.special)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +186,10 @@ class View:
         return self.header.not_nccl or self.header.shared_gpu
 
     def main(self) -> tuple[Curve, ...]:
-        """One curve a collective, axis, shift and number of ranks: the one that is judged, as things are (no variant)."""
+        """One curve a collective, axis, shift and number of ranks: the one that is judged, as things are (no variant, nothing beside it)."""
         found: dict[tuple[Any, ...], Curve] = {}
         for curve in sorted(self.curves, key=_rank):
-            if curve.kind == "collective" and curve.variant is None:
+            if curve.kind == "collective" and curve.variant is None and curve.special is None:
                 found.setdefault((curve.collective, curve.axis, curve.shift, curve.n_ranks), curve)
         order = {name: at for at, name in enumerate(COLLECTIVES)}
         return tuple(sorted(found.values(), key=lambda curve: order.get(curve.collective, len(order))))

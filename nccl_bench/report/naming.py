@@ -101,6 +101,7 @@ def caption(views: Sequence[View], curves: Sequence[tuple[View, Curve]], *, coll
         one(clock_words(view, curve) for view, curve in curves),
         one(curve.regime or "" for curve in only),
         "variant: " + (one(curve.variant or "as is" for curve in only)),
+        one(curve.special or "" for curve in only),
         one(f"registered: {curve.registered}" for curve in only if curve.registered not in (None, "none")),
         one("max over ranks" if curve.over_ranks == "max" else f"{curve.over_ranks} over ranks" for curve in only if curve.over_ranks),
     ]
@@ -118,6 +119,7 @@ def what_differs(curves: Sequence[Curve]) -> list[str]:
         [f"{curve.clock} clock" if curve.clock else "" for curve in curves],
         [curve.regime or "" for curve in curves],
         [curve.variant or "as is" for curve in curves],
+        [curve.special or ("all groups" if any(other.special for other in curves) else "") for curve in curves],
         [f"registered {curve.registered}" if curve.registered not in (None, "none") else "" for curve in curves],
     ]
     where_they_apply = [

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     *("kind", "collective", "dtype", "op", "root", "placement", "shift", "clock", "regime", "variant", "registered", "over_ranks", "axis"),
+    "special",
     "n_ranks",
 )
 """What all points of a curve share."""
@@ -132,8 +133,7 @@ def _pooled(frame: pd.DataFrame, cases: Any) -> dict[str, list[float]]:
 def _curve(run: Run, ceilings: RunCeilings, rows: Sequence[Row], pooled: Sequence[Mapping[str, float]]) -> Curve:
     first = rows[0]
     n_ranks = None if first["n_ranks"] is None else int(first["n_ranks"])
-    group = rows[-1]["slowest_ranks"] if first["axis"] is not None else None
-    held = None if first["variant"] is not None else ceilings.of(n_ranks, dtype=first["dtype"], op=first["op"], group=group)
+    held = ceilings.of_case({**first, "slowest_ranks": rows[-1]["slowest_ranks"]}) if first["kind"] in (None, "collective") else None
     chosen = {(str(row.get("collective")), row.get("nbytes")): row for row in run.header.algorithms}
     name = str(first["collective"])
     held_against = _held_against(held, name, first["shift"])

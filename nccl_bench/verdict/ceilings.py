@@ -10,50 +10,109 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nccl_bench.errors import NcclBenchError
+from nccl_bench.errors import NcclBenchError, UsageError
 from nccl_bench.fabric import files, ideal
 from nccl_bench.fabric.complete import complete
+from nccl_bench.fabric.crowd import ALONE, Crowd
 from nccl_bench.fabric.gpus import by_driver_name
+from nccl_bench.fabric.select import choose
+from nccl_bench.fabric.shape import RankPlace, gathered
 from nccl_bench.fabric.topology import Gpu, Node, Topology
-from nccl_bench.records import Ceiling, RunHeader
+from nccl_bench.groups import Mesh, axis_groups, parse_mesh
+from nccl_bench.records import Ceiling, Json, RunHeader
 from nccl_bench.results.runs import Run
 
 BY_MODEL = "GPUs as the log lists them, joined as their models are sold: it has no topology"
-Places = tuple[tuple[str, int], ...]
-"""By rank: (host, GPU index in the topology)."""
+Places = tuple[RankPlace, ...]
+"""By rank: (host, GPU index in the topology), or the number of a GPU counted node by node."""
+Groups = Sequence[Sequence[int]]
+"""Ranks of each group."""
+_CHOOSES_ALGORITHM = {"NCCL_ALGO", "NCCL_NVLS_ENABLE"}
+"""What a variant may set and still be held against what healthy systems reach by that algorithm."""
+_CHOOSES_NICS = {"NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_SOCKET_IFNAME"}
+SOLO = "solo"
+"""`special` of a point of one group alone."""
 
 
 class RunCeilings:
     """What a run's cases are held against; each combination is reckoned once."""
 
-    def __init__(self, topology: Topology | None, places: Places | None, environ: Mapping[str, str], why_not: str | None) -> None:
+    def __init__(
+        self, topology: Topology | None, places: Places | None, environ: Mapping[str, str], why_not: str | None, spec: Json | None = None
+    ) -> None:
+        """spec: what was measured, as run.json keeps it; its mesh and its variants count."""
         self.topology = topology
         """None where nothing is known of the fabric."""
         self.why_not = why_not
         """Why there are no ceilings at all; of single cases, what was last missing."""
         self._places, self._environ = places, environ
+        self._mesh = _mesh_of(spec or {})
+        self._variants: Mapping[str, Mapping[str, str]] = (spec or {}).get("variants") or {}
         self._known: dict[object, ideal.Ceilings | None] = {}
+        self._gathered: dict[object, tuple[Places, Crowd]] = {}
 
     def of(
-        self, n_ranks: int | None, *, dtype: str | None = None, op: str | None = None, group: Sequence[int] | None = None
+        self, n_ranks: int | None, *, dtype: str | None = None, op: str | None = None, groups: Groups | None = None, variant: str | None = None
     ) -> ideal.Ceilings | None:
-        """The ceilings of a group of `n_ranks`; `group`: its ranks, where it is not all of them. None where they are not known."""
-        places = self._of_group(n_ranks, group)
-        if self.topology is None or places is None:
+        """The ceilings of a case; None where they are not known.
+
+        groups: the ranks of each group that ran at once, where it was not all ranks together; the slowest to be expected counts.
+        variant: whose settings count beside those of the run.
+        """
+        found = self._of_groups(n_ranks, groups)
+        if self.topology is None or found is None or (variant is not None and variant not in self._variants):
             return None
-        key = (dtype, op, places)
+        places, crowd = found
+        key = (dtype, op, variant, places, id(crowd))
         if key not in self._known:
             try:
-                self._known[key] = ideal.ceilings(self.topology, places, self._environ, dtype=dtype or "float32", op=op or "sum")
+                self._known[key] = self._under(variant, places, crowd, dtype or "float32", op or "sum")
             except NcclBenchError as err:
                 self._known[key], self.why_not = None, err.why
         return self._known[key]
 
-    def _of_group(self, n_ranks: int | None, group: Sequence[int] | None) -> Places | None:
+    def of_case(self, case: Mapping[str, Any]) -> ideal.Ceilings | None:
+        """The ceilings of a point given by its columns: n_ranks dtype op variant special axis slowest_ranks."""
+        if case["special"] not in (None, SOLO):
+            return None
+        n_ranks = None if case["n_ranks"] is None else int(case["n_ranks"])
+        groups = self.groups_of(case["axis"], case["slowest_ranks"], solo=case["special"] == SOLO)
+        return self.of(n_ranks, dtype=case["dtype"], op=case["op"], groups=groups, variant=case["variant"])
+
+    def groups_of(self, axis: str | None, ranks: Sequence[int] | None, *, solo: bool = False) -> Groups | None:
+        """The groups of an axis of the run's mesh, or the first of them alone; where it has no such axis, the one group of `ranks`."""
+        if axis is None:
+            return None
+        try:
+            groups = axis_groups(self._mesh, axis) if self._mesh is not None else ()
+        except UsageError:
+            groups = ()
+        return groups[:1] if solo and groups else groups or (None if ranks is None else (ranks,))
+
+    def _under(self, variant: str | None, places: Places, crowd: Crowd, dtype: str, op: str) -> ideal.Ceilings:
+        """The ceilings under a variant's settings; other routes than the usual have no share of healthy systems."""
+        assert self.topology is not None
+        added = {} if variant is None else self._variants[variant]
+        environ, topology = {**self._environ, **added}, self.topology
+        if _CHOOSES_NICS & added.keys():
+            topology = replace(topology, nodes=tuple(choose(node, environ) for node in topology.nodes))
+        found = ideal.ceilings(topology, places, environ, dtype=dtype, op=op, crowd=crowd)
+        return found if added.keys() <= _CHOOSES_ALGORITHM else ideal.without_expected(found)
+
+    def _of_groups(self, n_ranks: int | None, groups: Groups | None) -> tuple[Places, Crowd] | None:
+        ranks = self._places
+        if groups is None or ranks is None or any(len(group) != n_ranks or not all(0 <= rank < len(ranks) for rank in group) for group in groups):
+            places = self._of_all(n_ranks)
+            return None if places is None else (places, ALONE)
+        key = tuple(map(tuple, groups))
+        if key not in self._gathered and self.topology is not None:
+            seats: list[Places] = [tuple(ranks[rank] for rank in group) for group in groups]
+            self._gathered[key] = (seats[0], ALONE) if len(seats) == 1 else _gathered(self.topology, seats, self._environ)
+        return self._gathered.get(key)
+
+    def _of_all(self, n_ranks: int | None) -> Places | None:
         if self._places is None or n_ranks is None:
             return None
-        if group is not None and len(group) == n_ranks and all(0 <= rank < len(self._places) for rank in group):
-            return tuple(self._places[rank] for rank in group)
         if n_ranks == len(self._places):
             return self._places
         known = len(self._places)
@@ -62,6 +121,20 @@ class RunCeilings:
             if n_ranks < known
             else f"of {n_ranks} ranks it names the GPUs of {known} only"
         )
+        return None
+
+
+def _gathered(topology: Topology, seats: Sequence[Places], environ: Mapping[str, str]) -> tuple[Places, Crowd]:
+    slowest, crowd = gathered(topology, seats, environ)
+    return seats[slowest], crowd
+
+
+def _mesh_of(spec: Json) -> Mesh | None:
+    """The mesh that was measured; None where there is none, or it cannot be read."""
+    text = spec.get("mesh") or (spec.get("want") or {}).get("mesh")
+    try:
+        return parse_mesh(str(text)) if text else None
+    except UsageError:
         return None
 
 
@@ -117,7 +190,7 @@ def ceilings_of(run: Run) -> RunCeilings:
         return RunCeilings(None, None, header.env, "the run names no GPUs, so what they could do is not known")
     places = _places(header, topology)
     why = None if places is not None else "the ranks' GPUs are not among those of the recorded topology"
-    found = RunCeilings(topology, places, header.env, why)
+    found = RunCeilings(topology, places, header.env, why, header.spec)
     found.of(header.n_ranks)
     return found
 
