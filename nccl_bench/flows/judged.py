@@ -110,6 +110,8 @@ def judge_run(path: Path, criteria: Criteria, groups: GroupsOf = lambda _: None,
 def _world_of(point: Point) -> tuple[int, ...]:
     """The ranks of the world that measured a point."""
     return tuple(point.group.slowest or ()) if point.group is not None else ()
+
+
 def _matrix(evidence: Evidence, findings: Findings) -> Json | None:
     """The matrix of pairs of at most MOST_MATRIX hosts: those of the suspects first."""
     exchanges = evidence.exchanges
