@@ -148,3 +148,71 @@ def test_a_fixed_count_is_shared_out_into_whole_batches(op_us, iters):
 
 def test_a_series_is_two_to_eight_batches():
     assert [batches_per_series(us, 2.0) for us in (384.0, 2500.0, 13e3, math.nan, 0.0)] == [8, 4, 2, 8, 8]
+
+
+@pytest.mark.parametrize(("op_us", "iters", "k"), [(10.0, 65, 13), (500.0, 10, 2), (500.0, 25, 1), (10.0, 64, 64), (10.0, 128, 64), (5e3, 20, 1)])
+def test_the_batch_of_a_fixed_count_is_its_largest_divisor_within_the_rule(op_us, iters, k):
+    assert ops_per_batch(op_us, iters) == k
+
+
+def test_lateness_takes_the_six_series_of_an_interval_and_no_more_however_wide_it_is():
+    narrow, wide = (StopRule(precision=0.01, budget_s=100.0, least=True) for _ in range(2))
+    for number in range(MIN_SERIES):
+        assert (narrow.done(), wide.done()) == (None, None)
+        narrow.add([10.0, 10.0], 0.01 * number)
+        wide.add([10.0, 90.0 + number], 0.01 * number)
+
+    assert (narrow.done(), wide.done()) == ("precision", "iters")
+
+    wide.add([10.0, 90.0], 0.1)
+
+    assert wide.done() == "iters"
+
+
+def test_discarded_batches_count_towards_a_fixed_count_and_never_as_times():
+    rule = StopRule(precision=0.01, budget_s=1.0, n_batches=5)
+    rule.add([1.0, math.inf, math.nan], 0.1)
+
+    assert (rule.n_discarded, rule.done(), rule.next_batches(8)) == (2, None, 2)
+
+    rule.add([3.0, -1.0], 0.1)
+
+    assert (rule.batches, rule.n_discarded, rule.done()) == ([1.0, 3.0], 3, "iters")
+
+
+def test_series_grow_where_many_were_not_enough():
+    rule = StopRule(precision=1e-9, budget_s=1e9)
+    taken = []
+    for _ in range(7 * MIN_SERIES):
+        taken.append(rule.next_batches(2))
+        rule.add([1.0, 2.0], 0.0)
+
+    assert taken[:: MIN_SERIES] == [2, 2, 4, 8, 16, 32, 64]
+    assert taken[2 * MIN_SERIES - 1] == 2
+    assert rule.next_batches(2) == 64
+
+
+def test_the_budget_may_be_overdrawn_fourfold_for_an_interval_and_not_beyond():
+    within, beyond = (StopRule(precision=0.01, budget_s=2.0) for _ in range(2))
+    within.add([1e6], 7.9)
+    beyond.add([1e6], 8.0)
+
+    assert (within.done(), beyond.done()) == (None, "time")
+
+
+def test_a_clock_without_a_number_ends_a_case_after_its_first_series():
+    rule = StopRule(precision=0.01, budget_s=2.0)
+
+    assert rule.done() is None
+
+    rule.add([5.0], math.nan)
+
+    assert rule.done() == "time"
+
+
+def test_without_a_quantum_equal_times_have_no_width():
+    rule = StopRule(precision=0.01, budget_s=2.0)
+    for _ in range(MIN_SERIES):
+        rule.add([5.0], 0.1)
+
+    assert rule.rel_half_width() == 0.0
