@@ -55,6 +55,22 @@ def test_unknown_hardware_small_messages_and_no_data_are_inconclusive():
     assert judge(replace(case(), counters_read=False), Criteria(), lambda _: EXPECTED).exit_code == 8
 
 
+@pytest.mark.parametrize("lost", [{"status": "failed", "reason": "the clock gave no usable time"}, {"status": "skipped", "reason": "out of memory"}])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_a_case_that_gave_no_number_is_inconclusive_beside_good_ones(lost, collective):
+    gone = replace(point(430), collective=collective, time_us=None, busbw_GBps=None, n_wrong=None, **lost)
+
+    verdict = judge(case(point(430), gone), Criteria(), lambda _: EXPECTED)
+
+    assert verdict.exit_code == 8
+    (row,) = [row for row in verdict.rows if row.criterion == f"{collective} measured"]
+    assert lost["reason"] in row.reason
+
+
+def test_one_unchecked_case_leaves_the_data_open():
+    assert judge(case(point(430), point(430, nbytes=8, wrong=None)), Criteria(), lambda _: EXPECTED).exit_code == 8
+
+
 def test_a_stated_floor_fails_a_row_and_passes_it_only_with_like_nodes():
     ceiling = Ceiling(attainable_GBps=400.0, line_GBps=500.0)
 

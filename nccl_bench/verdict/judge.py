@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS, WrongDataError
 from nccl_bench.records import Ceiling, Json, Point
+from nccl_bench.units import format_size
 from nccl_bench.verdict import judge_hosts
 from nccl_bench.verdict.criteria import DEFAULT, Criteria
 from nccl_bench.verdict.evidence import Findings
@@ -36,7 +37,7 @@ class Verdict:
 def judge(case: Case, criteria: Criteria, ceiling_of: CeilingOf, floor_of: Callable[[Point], float | None] = lambda _: None) -> Verdict:
     """All rows and the verdict."""
     rows = [
-        *judge_hosts.doctor(case, criteria), *judge_hosts.excluded(case), *judge_hosts.broken(case), *_data(case),
+        *judge_hosts.doctor(case, criteria), *judge_hosts.excluded(case), *judge_hosts.broken(case), *_data(case), *_gaps(case),
         *_bandwidth(case, criteria, ceiling_of, floor_of), *_required(case, criteria),
         *_spread(case, criteria), *_repeats(case, criteria), *_tail(case, criteria), *_pairs(case),
         *_counters(case, criteria), *_transport(case, criteria),
@@ -141,7 +142,7 @@ def _data(case: Case) -> Iterable[Row]:
     if not any(point.status == "ok" for point in case.points):
         yield Row(criterion="data", stage="cluster", status="inconclusive", reason="nothing was measured")
     for point in case.points:
-        if point.status != "skipped":
+        if point.status != "skipped" and point.kind == "collective" and (point.n_wrong or point.status == "ok"):
             stages.setdefault(point.stage or "cluster", []).append(point)
     for stage, points in stages.items():
         wrong = [point for point in points if point.n_wrong]
@@ -157,9 +158,25 @@ def _data(case: Case) -> Iterable[Row]:
                 reason=f"{point.collective}: {point.reason}",
             )
         if not wrong:
-            status: Status = "inconclusive" if unchecked == len(points) else "pass"
+            status: Status = "inconclusive" if unchecked else "pass"
             yield Row(criterion="data", stage=stage, status=status, measured=0 if status == "pass" else None, required=0, unit="elements",
                       reason=f"{unchecked} of {len(points)} cases were not checked" if unchecked else "")  # fmt: skip
+
+
+def _gaps(case: Case) -> Iterable[Row]:
+    """Cases that were to be measured and gave no number: what is not there must not count as good."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for point in case.points:
+        if point.kind == "collective":
+            found.setdefault((point.stage or "cluster", point.collective), []).append(point)
+    for (stage, name), points in found.items():
+        missing = [point for point in points if point.status != "ok" and not point.n_wrong]
+        if missing:
+            first = max(missing, key=lambda point: point.requested_nbytes)
+            ranks = tuple(first.group.slowest or ()) if first.group is not None else ()
+            reason = f"{format_size(first.requested_nbytes)} {first.status}: {first.reason or 'no reason is known'}"
+            yield Row(criterion=f"{name} measured", stage=stage, status="inconclusive", measured=len(points) - len(missing), required=len(points),
+                      unit="cases", reason=reason, hosts=_hosts(case, ranks))  # fmt: skip
 
 
 def _bandwidth(case: Case, criteria: Criteria, ceiling_of: CeilingOf, floor_of: Callable[[Point], float | None]) -> Iterable[Row]:
