@@ -175,6 +175,34 @@ def test_megatrons_arguments_hold_model_and_layout(tmp_path):
     assert "--lr" in found["unknown_keys"]
 
 
+def test_a_megatron_script_sets_its_own_variables(tmp_path):
+    script = MEGATRON.replace("-size=4", "-size=$PP").replace("--micro-batch-size 1", "--micro-batch-size ${MBS:-1}")
+    (tmp_path / "train.sh").write_text(f"export PP=4\nEXTRA=(\n    '--fp8-format hybrid'  # a comment\n)\n{script} ${{EXTRA[@]}}\n")
+    found = document("plan", "--megatron-args", tmp_path / "train.sh", *HARDWARE)
+
+    assert (found["layout"]["pp"], found["layout"]["mbs"]) == (4, 1)
+    assert any("fp8" in row["value"] for row in found["assumptions"])
+    (tmp_path / "open.sh").write_text(script)
+    done = run("plan", "--megatron-args", tmp_path / "open.sh", *HARDWARE)
+    assert done.returncode == 5
+    assert "a variable that the file does not set" in done.stderr
+    (tmp_path / "tokenizer.sh").write_text(MEGATRON.replace("--vocab-size 128256", ""))
+    assert "tokenizer" in run("plan", "--megatron-args", tmp_path / "tokenizer.sh", *HARDWARE).stderr
+    assert run("plan", "--megatron-args", tmp_path / "tokenizer.sh", "--preset", "llama3-70b", *HARDWARE).returncode == 0
+
+
+def test_megatrons_experts_have_its_own_defaults_and_pattern(tmp_path):
+    script = "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --vocab-size 1000 --swiglu --num-experts 8 --moe-layer-freq ([0]*1+[1]*3)"
+    (tmp_path / "a").write_text(f"{script!s} --expert-model-parallel-size 8".replace("([0]*1+[1]*3)", "'([0]*1+[1]*3)'"))
+    found = document("plan", "--megatron-args", tmp_path / "a", "--world", "8", "--gpus-per-node", "8")
+    wide = int(4 * 1024 * 2 / 3 / 64) * 64
+
+    attention, dense, router = 4 * 1024 * 1024, 3 * 1024 * wide, 8 * 1024
+    assert found["params"] == 2 * 1000 * 1024 // 2 + 1024 + 4 * (attention + 2048) + dense + 3 * (8 * dense + router)
+    (tmp_path / "b").write_text("--hidden-size 8 --cp-comm-type a2a+p2p")
+    assert "a2a+p2p has no price" in run("plan", "--megatron-args", tmp_path / "b", "--world", "8", "--gpus-per-node", "8").stderr
+
+
 def test_a_deepspeed_config_sets_stage_dtypes_and_batches(tmp_path):
     config = {
         "train_batch_size": 128, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "steps_per_print": 10,
@@ -187,6 +215,17 @@ def test_a_deepspeed_config_sets_stage_dtypes_and_batches(tmp_path):
     assert (layout["framework"], layout["zero"], layout["hpz"], layout["qwz"], layout["gbs"], layout["mbs"]) == ("deepspeed", 3, 8, True, 128, 2)
     assert found["unknown_keys"] == ["steps_per_print", "zero_optimization.sub_group_size"]
     assert {call["axis"] for call in found["calls"]} >= {"dp", "neighbours=8"}
+
+
+def test_a_deepspeed_config_sets_buckets_and_switches_its_overlap_off(tmp_path):
+    zero = {"stage": 3, "overlap_comm": False, "reduce_bucket_size": 5e7, "stage3_param_persistence_threshold": "auto"}
+    (tmp_path / "ds.json").write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": zero}))
+    found = document("plan", "--preset", "llama3-8b", "--ds-config", tmp_path / "ds.json", *HARDWARE, "--gemm-eff", "0.6")
+    gradients = next(call for call in found["calls"] if call["kind"] == "ZeRO-3 gradients")
+
+    assert gradients["count"] == -(-8_030_261_248 // 50_000_000)
+    assert gradients["exposed_us"] == pytest.approx(gradients["price_us"] * gradients["count"])
+    assert "overlap_comm is off" in gradients["why"]
 
 
 def test_a_torchtitan_toml_sets_the_mesh(tmp_path):

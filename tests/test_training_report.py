@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,8 @@ from nccl_bench.fabric import spec
 from nccl_bench.groups import even_seats, megatron, parse_mesh
 from nccl_bench.records import Group, Point, Times
 from nccl_bench.report.bill import lines_of, search_lines
-from nccl_bench.report.charts_layouts import layouts_svg, write_chart
 from nccl_bench.report.contention import Contention, group_lines
+from nccl_bench.report.pictures_layouts import layouts_picture, write_chart
 from nccl_bench.report.training_section import training_section
 from nccl_bench.training.compute import Efficiency
 from nccl_bench.training.config import preset
@@ -62,24 +63,27 @@ def test_a_ranking_shows_its_ties_and_that_nothing_was_measured(found):
 
 
 def test_the_picture_has_a_bar_a_layout_and_is_the_same_twice(documents, tmp_path):
-    svg = layouts_svg(documents)
-
-    assert svg == layouts_svg(documents)
+    for name in ("a.svg", "b.svg", "a.png", "a.pdf"):
+        write_chart(documents, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+    svg = (tmp_path / "a.svg").read_text()
+    assert svg == (tmp_path / "b.svg").read_text()
     for document in documents:
         assert document["layout"]["text"][:30] in svg
     assert "not measured" in svg
-    for name in ("a.svg", "a.png", "a.pdf"):
-        write_chart(documents, tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 1000
+    picture = layouts_picture(documents)
+    for values, document in zip(picture.other.values, documents, strict=True):
+        assert sum(values) == pytest.approx(document["step_s"]["mid"], rel=1e-6)
     with pytest.raises(UsageError, match="no picture"):
         write_chart(documents, tmp_path / "a.txt")
     with pytest.raises(UsageError, match="no layout has a step time"):
-        layouts_svg([{**documents[0], "step_s": None}])
+        write_chart([{**documents[0], "step_s": None}], tmp_path / "c.svg")
 
 
 def test_a_run_with_a_plan_and_a_search_gets_a_section(documents, tmp_path):
     assert training_section(tmp_path) is None
     (tmp_path / "plan.json").write_text(json.dumps(documents[0]))
+    assert (training_section(tmp_path, "a", 1).name, training_section(tmp_path, "a", 1).title) == ("training-2", "What training pays: a")
     (tmp_path / "search.json").write_text(json.dumps(documents))
     section = training_section(tmp_path)
 
@@ -87,6 +91,7 @@ def test_a_run_with_a_plan_and_a_search_gets_a_section(documents, tmp_path):
     assert "priced by what was expected" in section.words[0]
     assert [table.caption for table in section.tables] == ["The bill of one step", "Layouts, best first"]
     assert len(section.tables[1].rows) == len(documents)
+    assert [picture.other.names for picture in section.pictures] == [tuple(document["layout"]["text"] for document in documents)]
     assert all(len(row) == len(table.columns) for table in section.tables for row in table.rows)
 
 
@@ -133,6 +138,12 @@ def test_contention_slowdown_and_products_are_told_at_the_end():
     seen.add(point(100.0, kind="gemm", special="qkv 1000x1000x1000", details={"m": 1000, "n": 1000, "k": 1000}))
     text = seen.text()
 
-    assert "all 8 groups at once take 2.00 times one alone; slowest ranks 1,9, 25 % behind the fastest" in text
+    assert "all 8 groups at once take 2.00 times one alone (one batch: no interval); slowest ranks 1,9, 25 % behind the fastest" in text
+    noisy, sure = Contention(), Contention()
+    for seen, (low, high) in ((noisy, (50.0, 400.0)), (sure, (190.0, 210.0))):
+        seen.add(replace(point(200.0), time_us=Times(median=200.0, mean=200.0, min=1.0, max=1.0, ci_low=low, ci_high=high)))
+        seen.add(replace(point(100.0, special="solo"), time_us=Times(median=100.0, mean=100.0, min=1.0, max=1.0, ci_low=95.0, ci_high=105.0)))
+    assert "as long as one alone, within noise (0.476 to 4.21 times)" in noisy.text()
+    assert "2.00 times one alone (1.81 to 2.21)" in sure.text()
     assert "together 150 µs: 1.50 times the longer one" in text
     assert "qkv 1000x1000x1000 float32: 100 µs, 20 TFLOPS" in text

@@ -77,7 +77,7 @@ def search(
         assumed = assumptions_of(row.layout, inputs.fabric, inputs.basis, inputs.assumptions)
         documents.append({**plan_json(row, inputs.fabric, inputs.money, assumed), "tie_group": row.tie_group, "not_nccl": inputs.not_nccl})
     if chart is not None:
-        from nccl_bench.report.charts_layouts import write_chart
+        from nccl_bench.report.pictures_layouts import write_chart
 
         write_chart(documents, chart)
     if as_json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nccl_bench.cli.training_options import Given
-from nccl_bench.errors import DetectError, UsageError
+from nccl_bench.errors import DataError, DetectError, UsageError
 from nccl_bench.groups import even_seats
 from nccl_bench.training import files
 from nccl_bench.training.compute import Efficiency, Rates, accelerators
@@ -95,6 +95,9 @@ def _model(given: Given, source: files.FromFile | None) -> Model:
     if given.preset is not None:
         return preset(given.preset)
     if source is not None and source.model:
+        if "vocab_size" not in source.model:
+            hint = "add --vocab-size N to it, or give --model config.json, whose sizes go first"
+            raise DataError(f"{given.megatron_args}: no --vocab-size: the tokenizer has it, and is not read", hint)
         return from_config(source.model, "the arguments' model")
     raise UsageError("no model was given", "--preset llama3-70b, or --model config.json")
 

@@ -7,8 +7,9 @@ import textwrap
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from nccl_bench.report import charts_layouts
 from nccl_bench.report.look import BAND, FAINT, GRID, INK, PALETTE, PAPER, SOFT, TEXT_IN, rate
-from nccl_bench.report.page import Dots, Fabric, FabricNode, Heat
+from nccl_bench.report.page import Bars, Dots, Fabric, FabricNode, Heat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,24 +28,28 @@ MAX_GPUS = 16
 """Boxes in a row; more GPUs of a node are said in words."""
 
 
-def height_in(other: Heat | Dots | Fabric) -> float:
+def height_in(other: Heat | Dots | Bars | Fabric) -> float:
     """Height without title and caption, inches."""
     match other:
         case Heat():
             return 0.95 + ROW_IN * max(1, len(other.rows))
         case Dots():
             return 0.55 + ROW_IN * max(1, len(other.names))
+        case Bars():
+            return charts_layouts.height_in(other)
         case Fabric():
             return NODE_IN * len(other.nodes) + 0.1
 
 
-def draw(other: Heat | Dots | Fabric, fig: AnyFigure, width: float, height: float, top: float) -> None:
+def draw(other: Heat | Dots | Bars | Fabric, fig: AnyFigure, width: float, height: float, top: float) -> None:
     """Draw below `top` (a fraction of the height) of a figure of this size, inches."""
     match other:
         case Heat():
             _heat(other, fig, width, height, top)
         case Dots():
             _dots(other, fig, width, height, top)
+        case Bars():
+            charts_layouts.bars(other, fig, width, height, top)
         case Fabric():
             _fabric(other, fig, width, height, top)
 

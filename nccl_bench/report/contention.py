@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nccl_bench.groups import Mesh, kind_of, span_of
-from nccl_bench.records import Json, Point
+from nccl_bench.records import Json, Point, Times
 from nccl_bench.units import format_size, format_us, three_digits
 
 MOST_LINES = 24
@@ -65,10 +65,20 @@ class Contention:
             plain = self._plain.get(key)
             if plain is None or plain.time_us is None or solo.time_us is None or plain.group is None:
                 continue
-            factor = three_digits(plain.time_us.median / solo.time_us.median)
             what = f"axis {plain.group.axis}, {plain.collective} {format_size(plain.nbytes)}"
-            lines.append(f"{what}: all {plain.group.n_groups} groups at once take {factor} times one alone{_slowest(plain)}")
+            lines.append(f"{what}: all {plain.group.n_groups} groups at once take {_factor(plain.time_us, solo.time_us)}{_slowest(plain)}")
         return lines
+
+
+def _factor(together: Times, alone: Times) -> str:
+    """How many times as long, with the range that both intervals leave; where that holds 1 no number is claimed."""
+    if together.ci_low is None or together.ci_high is None or not alone.ci_low or not alone.ci_high:
+        return f"{three_digits(together.median / alone.median)} times one alone (one batch: no interval)"
+    low, high = together.ci_low / alone.ci_high, together.ci_high / alone.ci_low
+    span = f"{three_digits(low)} to {three_digits(high)}"
+    if low <= 1.0 <= high:
+        return f"as long as one alone, within noise ({span} times)"
+    return f"{three_digits(together.median / alone.median)} times one alone ({span})"
 
 
 def _slowest(point: Point) -> str:
@@ -85,7 +95,9 @@ def _together(point: Point) -> str:
     each = [(details.get(f"{side}_times"), format_us(details.get(f"{side}_us"))) for side in ("own", "other")]
     alone = "alone " + " and ".join(f"{times} x {time}" for times, time in each)
     both = None if point.time_us is None else point.time_us.mean
-    return f"{what} {point.special}: {alone}, together {format_us(both)}: {three_digits(float(details.get('slowdown', 0.0)))} times the longer one"
+    slowdown = float(details.get("slowdown", 0.0))
+    noise = " (below 1: noise)" if 0.0 < slowdown < 1.0 else ""
+    return f"{what} {point.special}: {alone}, together {format_us(both)}: {three_digits(slowdown)} times the longer one{noise}"
 
 
 def _product(point: Point) -> str:

@@ -136,7 +136,7 @@ def _sections(views: Sequence[View], warnings: Sequence[str]) -> list[Section | 
         _each("lateness", "Lateness of ranks", [pictures_across.lateness(view) for view in several], views),
         _pairs(several, views),
         _groups(views),
-        *(training_section(Path(view.run.path)) for view in several),
+        *(training_section(Path(view.run.path), view.label if len(several) > 1 else "", at) for at, view in enumerate(several)),
         _cases(views),
         _troubles(views),
         _fabric(several, views),

@@ -92,6 +92,19 @@ class Dots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """One bar a name, put together of parts, with the range of its whole."""
+
+    names: tuple[str, ...]
+    parts: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    """By name, then by part."""
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FabricNode:
     """One kind of node, drawn."""
 
@@ -126,7 +139,7 @@ class Picture:
     """How to read it."""
     parts: tuple[Plot, ...] = ()
     """One plot, or several beside each other."""
-    other: Heat | Dots | Fabric | None = None
+    other: Heat | Dots | Bars | Fabric | None = None
     """What a picture that is no plot shows."""
     words: str
     """The same in a sentence, for those who do not see it."""

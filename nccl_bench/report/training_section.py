@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from nccl_bench.report.page import Cell, Section, Table
+from nccl_bench.report.pictures_layouts import layouts_picture
 from nccl_bench.units import format_percent, format_us, short_or_exact
 
 PLAN_FILE, SEARCH_FILE = "plan.json", "search.json"
@@ -17,8 +19,8 @@ MAX_NBYTES = 64 << 20
 Document = Mapping[str, Any]
 
 
-def training_section(folder: Path) -> Section | None:
-    """The section of a run directory; None where it holds neither file, or files that are none of ours."""
+def training_section(folder: Path, label: str = "", at: int = 0) -> Section | None:
+    """The section of a run directory; None where it holds neither file, or files that are none of ours. `label`, `at`: of one of several runs."""
     plan, layouts = _read(folder / PLAN_FILE), _read(folder / SEARCH_FILE)
     try:
         plans = [plan] if isinstance(plan, dict) else []
@@ -27,7 +29,11 @@ def training_section(folder: Path) -> Section | None:
             return None
         words = tuple(word for document in plans for word in _words(document))
         tables = (*(_calls(document) for document in plans), *([_layouts(rows)] if rows else []))
-        return Section(name="training", title="What training pays", words=words, tables=tables)
+        picture = layouts_picture(rows)
+        end = f"-{at + 1}" if label else ""
+        shown = () if picture is None else (replace(picture, name=f"{picture.name}{end}"),)
+        title = "What training pays" + (f": {label}" if label else "")
+        return Section(name=f"training{end}", title=title, words=words, tables=tables, pictures=shown)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 

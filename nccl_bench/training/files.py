@@ -64,6 +64,10 @@ def deepspeed(path: Path) -> FromFile:
     wide = {"fp32": "float32", "fp16": "float16", "bfp16": "bfloat16", "bf16": "bfloat16"}.get(str(record.get("communication_data_type")))
     at |= {"grad_dtype": wide} if wide else {}
     at["overlap"] = frozenset({"grad"}) if zero.get("overlap_comm") else frozenset()
+    at["overlap_off"] = zero.get("overlap_comm") is False
+    for key, name in (("reduce_bucket_size", "reduce_bucket"), ("stage3_param_persistence_threshold", "persistent")):
+        if zero.get(key) not in (None, "auto"):
+            at[name] = max(1, _int(path, f"zero_optimization.{key}", zero[key]))
     at["qwz"], at["qgz"] = bool(zero.get("zero_quantized_weights")), bool(zero.get("zero_quantized_gradients"))
     at["hpz"] = _int(path, "zero_hpz_partition_size", zero.get("zero_hpz_partition_size", 1))
     at["hpz"] = at["hpz"] if at["hpz"] > 1 else 0
@@ -71,7 +75,8 @@ def deepspeed(path: Path) -> FromFile:
     if isinstance(parallel, dict) and parallel.get("autotp_size"):
         at["tp"] = _int(path, "tensor_parallel.autotp_size", parallel["autotp_size"])
     known = {*simple, "gradient_accumulation_steps", "bf16", "fp16", "communication_data_type", "zero_optimization", "tensor_parallel"}
-    known_zero = {"stage", "overlap_comm", "zero_quantized_weights", "zero_quantized_gradients", "zero_hpz_partition_size"}
+    known_zero = {"stage", "overlap_comm", "reduce_bucket_size", "stage3_param_persistence_threshold", "zero_quantized_weights",
+                  "zero_quantized_gradients", "zero_hpz_partition_size"}  # fmt: skip
     unknown = [key for key in record if key not in known] + [f"zero_optimization.{key}" for key in zero if key not in known_zero]
     return FromFile(layout=at, unknown=tuple(unknown))
 
@@ -108,8 +113,9 @@ _FLAGS: dict[str, Values] = {
 
 def megatron(path: Path) -> FromFile:
     """Megatron's arguments as a shell script or a list holds them. Raises DataError with the path."""
+    text = read(path, "--megatron-args").replace("\\\n", " ")
     try:
-        words = shlex.split(read(path, "--megatron-args").replace("\\\n", " "), comments=True)
+        words = shlex.split(_expanded(text), comments=True)
     except ValueError as err:
         raise DataError(f"{path}: cannot be split into words as a shell does: {err}") from err
     at: Values = {"framework": "megatron"}
@@ -130,7 +136,25 @@ def megatron(path: Path) -> FromFile:
     at["overlap"] = frozenset(overlap)
     precise = at.pop("fp8_gemms", None)
     notes = (f"GEMMs run in fp8 ({precise}): priced as bf16 unless measured; --peak says the fp8 rate",) if precise else ()
+    if re.search(r"^\s*(if|case)\b", text, re.MULTILINE):
+        notes = (*notes, "conditions of the script are not evaluated: each of its arguments counts")
     return FromFile(layout=at, unknown=tuple(dict.fromkeys(unknown)), model=_megatron_model(model), notes=notes)
+
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+
+
+def _expanded(text: str) -> str:
+    """The script with its variables replaced by the numbers and words that it sets itself, or that it falls back to; others stay."""
+    known: dict[str, str] = {}
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1] or match[3], match[2]
+        return known.get(name, default if default is not None else match[0])
+
+    for name, raw in re.findall(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;(]+)", text, re.MULTILINE):
+        known.setdefault(name, _VARIABLE.sub(value, raw.strip("\"'")))
+    return _VARIABLE.sub(value, text)
 
 
 def _megatron_model(model: Values) -> Values:
@@ -147,6 +171,7 @@ def _megatron_model(model: Values) -> Values:
 
 def _arguments(words: list[str]) -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
+    words = [part for word in words for part in (word.split() if word.startswith("--") else [word])]
     for at, word in enumerate(words):
         if not word.startswith("--"):
             continue
@@ -238,7 +263,8 @@ def _int(path: Path, key: str, value: Any) -> int:
     try:
         number = int(value)
     except (TypeError, ValueError):
-        raise DataError(f"{path}: {key} is {value!r}, and no whole number") from None
+        hint = "a variable that the file does not set: write the number" if str(value).startswith("$") else "write a number"
+        raise DataError(f"{path}: {key} is {value!r}, and no whole number", hint) from None
     if isinstance(value, bool) or not 0 <= number < 1 << 40:
         raise DataError(f"{path}: {key} is {value!r}, and no size")
     return number

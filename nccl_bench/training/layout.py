@@ -53,6 +53,12 @@ class Layout:
     """GPUs of a node: what qgZ's first exchange spans (coalesced_collectives.py:38, device_count)."""
     recompute: Recompute = "none"
     overlap: frozenset[str] = field(default_factory=frozenset)
+    overlap_off: bool = False
+    """DeepSpeed: overlap_comm is false where its default is true (stage 3)."""
+    reduce_bucket: int = 500_000_000
+    """DeepSpeed: elements reduced together (reduce_bucket_size, zero/config.py:113)."""
+    persistent: int = 100_000
+    """DeepSpeed: parameters smaller than this stay on every rank (stage3_param_persistence_threshold, zero/config.py:221)."""
     param_dtype: str = "bfloat16"
     grad_dtype: str | None = None
     """What gradients are reduced in; None: the framework's default."""
@@ -114,7 +120,7 @@ class Layout:
     @property
     def overlap_grad(self) -> bool:
         """Whether gradients are reduced beside the backward: FSDP2 always, DeepSpeed by default in stage 3 only (zero/config.py:383-385)."""
-        return "grad" in self.overlap or self.framework == "fsdp2" or (self.framework == "deepspeed" and self.zero == 3)
+        return "grad" in self.overlap or self.framework == "fsdp2" or (self.framework == "deepspeed" and self.zero == 3 and not self.overlap_off)
 
     def text(self) -> str:
         """ "TP8 PP4 DP2", with what else differs from 1."""

@@ -13,7 +13,6 @@ from nccl_bench.training.layout import Layout, Stage, stages_of
 from nccl_bench.training.model import Model
 from nccl_bench.training.step_data import BUCKET_ELEMENTS, BUCKET_ELEMENTS_A_RANK
 from nccl_bench.training.step_fsdp import DDP_BUCKET_NBYTES, reshards
-from nccl_bench.training.step_zero import REDUCE_BUCKET_ELEMENTS
 from nccl_bench.training.weights import block_params, root_params, weights_of
 
 Verdict = Literal["fits", "tight", "impossible"]
@@ -97,7 +96,7 @@ def _zero_state(at: Layout, dense: int, experts: int, edp: float) -> dict[str, f
     whole = {"weights": at.zero < 3, "gradients": at.zero < 2, "optimizer": at.zero < 1}
     each = {"weights": float(at.param_nbytes), "gradients": float(at.grad_nbytes), "optimizer": _optimizer_nbytes(at)}
     parts = {name: sum(each[name] * n / (1.0 if whole[name] else size) for n, size in shares) for name in each}
-    bucket = min(REDUCE_BUCKET_ELEMENTS, dense + experts) * at.grad_nbytes
+    bucket = min(at.reduce_bucket, dense + experts) * at.grad_nbytes
     parts["buckets"] = float(bucket) * (2 if at.zero >= 2 else 1)
     if at.zero == 3:
         parts["gathered"] = float(at.param_nbytes) * min(LIVE_ELEMENTS, dense + experts)

@@ -9,10 +9,6 @@ from nccl_bench.training.layout import Layout, Stage
 from nccl_bench.training.model import Model
 from nccl_bench.training.weights import block_params, root_params, root_parts, weights_of
 
-REDUCE_BUCKET_ELEMENTS = 500_000_000
-"""reduce_bucket_size, default 5e8 elements (zero/config.py:113-124)."""
-PERSISTENT_ELEMENTS = 100_000
-"""Parameters smaller than this stay on every rank (stage3_param_persistence_threshold, zero/config.py)."""
 QUANTISED_TOGETHER = 8000
 """Most weights that share an fp32 scale in qwZ (partition_parameters.py:846-881, CUDAQuantizer.target_group_size)."""
 
@@ -33,7 +29,7 @@ def data_calls(model: Model, layout: Layout, stage: Stage) -> list[Call]:
 def _reduced(at: Layout, kind: str, axis: str, params: int) -> list[Call]:
     if not params:
         return []
-    n = math.ceil(params / REDUCE_BUCKET_ELEMENTS)
+    n = math.ceil(params / at.reduce_bucket)
     times = at.microbatches if at.zero == 2 else 1
     window: Window = "last_backward" if at.overlap_grad else "exposed"
     how = "beside the backward (overlap_comm)" if at.overlap_grad else "after the backward: overlap_comm is off by default below stage 3"
@@ -69,7 +65,14 @@ def submodules(model: Model, layout: Layout, layer: int) -> list[int]:
         shapes += [h * model.shared_ffn] * model.mlp_matrices if model.shared_ffn else []
     else:
         shapes += [h * model.ffn] * model.mlp_matrices
-    return [shape // t for shape in shapes if shape // t >= PERSISTENT_ELEMENTS]
+    return [shape // t for shape in shapes if shape // t >= layout.persistent]
+
+
+def _windows(at: Layout, why: str) -> tuple[Window, Window, str]:
+    """What hides stage 3's calls in forward and backward: nothing without overlap_comm, which puts them on streams of their own."""
+    if not at.overlap_grad:
+        return "exposed", "exposed", "overlap_comm is off: on the stream of the arithmetic (stage3.py)"
+    return "block_forward", "block_backward", why
 
 
 def _zero3(model: Model, at: Layout, stage: Stage) -> list[Call]:
@@ -82,36 +85,36 @@ def _zero3(model: Model, at: Layout, stage: Stage) -> list[Call]:
         for size in submodules(model, at, layer):
             sizes[size] = sizes.get(size, 0) + 1
     for size in root_parts(model, at, stage):
-        if size >= PERSISTENT_ELEMENTS:
+        if size >= at.persistent:
             sizes[size] = sizes.get(size, 0) + 1
     back_axis = f"neighbours={at.hpz}" if at.hpz else "dp"
-    why = "prefetched on a stream of its own"
+    forward, backward, why = _windows(at, "prefetched on a stream of its own")
     where = "deepspeed partitioned_param_coordinator.py:353-490"
     calls = []
     for size, n in sizes.items():
-        calls += [_each("ZeRO-3 forward", "all_gather", "dp", size * wide, n * m, dtype, "block_forward", why, where)]
-        calls += [_each("ZeRO-3 backward", "all_gather", back_axis, size * wide, n * m, dtype, "block_backward", why, where)]
+        calls += [_each("ZeRO-3 forward", "all_gather", "dp", size * wide, n * m, dtype, forward, why, where)]
+        calls += [_each("ZeRO-3 backward", "all_gather", back_axis, size * wide, n * m, dtype, backward, why, where)]
         if at.qwz:
             scales = 4 * at.dp * math.ceil(math.ceil(size / at.dp) / QUANTISED_TOGETHER)
-            calls += [_each("qwZ scales", "all_gather", "dp", scales, n * m, "float32", "block_forward", why, where)]
-            calls += [_each("qwZ scales", "all_gather", back_axis, scales, n * m, "float32", "block_backward", why, where)]
+            calls += [_each("qwZ scales", "all_gather", "dp", scales, n * m, "float32", forward, why, where)]
+            calls += [_each("qwZ scales", "all_gather", back_axis, scales, n * m, "float32", backward, why, where)]
     gradients = sum(sum(block_params(model, at, layer)) for layer in stage.layers) + root_params(model, at, stage)
     return [*calls, *_zero3_gradients(at, sizes, gradients)]
 
 
 def _zero3_gradients(at: Layout, sizes: dict[int, int], gradients: int) -> list[Call]:
-    m, why = at.microbatches, "on the reduce stream"
+    m, (_forward, backward, why) = at.microbatches, _windows(at, "on the reduce stream")
     if not at.qgz:
-        n = math.ceil(gradients / REDUCE_BUCKET_ELEMENTS)
+        n = math.ceil(gradients / at.reduce_bucket)
         where = "deepspeed stage3.py:1791-1813, coalesced_collectives.py:158-218"
         nbytes = math.ceil(gradients / n) * at.grad_nbytes
-        return [_each("ZeRO-3 gradients", "reduce_scatter", "dp", nbytes, n * m, at.grad_type, "block_backward", why, where)]
+        return [_each("ZeRO-3 gradients", "reduce_scatter", "dp", nbytes, n * m, at.grad_type, backward, why, where)]
     where, g = "deepspeed coalesced_collectives.py:31-76", at.node_ranks
     calls = []
     for size, n in sizes.items():
         # Four-bit gradients: inside the node, then the same local ranks across nodes.
-        calls += [_each("qgZ in node", "all_to_all", f"neighbours={g}", size // 2, n * m, "int8", "block_backward", why, where)]
-        calls += [_each("qgZ across", "all_to_all", f"strided={g}", size // (2 * g), n * m, "int8", "block_backward", why, where)]
+        calls += [_each("qgZ in node", "all_to_all", f"neighbours={g}", size // 2, n * m, "int8", backward, why, where)]
+        calls += [_each("qgZ across", "all_to_all", f"strided={g}", size // (2 * g), n * m, "int8", backward, why, where)]
     return calls
 
 
