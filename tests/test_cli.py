@@ -39,6 +39,9 @@ TRIAL = textwrap.dedent(
              dtype: Annotated[Literal["float32", "int8"], typer.Option("-d", "--dtype")] = "float32",
              extra: Annotated[list[str], typer.Argument()] = []):
         """End in a chosen way."""
+        if how.startswith("print-"):
+            print("a table")
+            how = how.removeprefix("print-")
         if how == "well":
             print(f"warmup {warmup_iters} g {nproc_per_node} {dtype} {extra}")
         elif how == "data":
@@ -187,6 +190,18 @@ def test_every_error_ends_with_its_code_and_one_last_line(
     assert err.startswith(first)
     assert err.splitlines()[-1] == last
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("how", ["verdict", "data"])
+def test_what_was_printed_comes_before_the_error_and_the_last_line(tmp_path: Path, how: str) -> None:
+    """As a batch job has it: both into one file."""
+    (tmp_path / "out").touch()
+    with (tmp_path / "out").open("w") as file:
+        done = subprocess.run(command_apart(tmp_path, "ends", f"print-{how}"), stdout=file, stderr=file, check=False)
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines[0] == "a table"
+    assert lines[-1].startswith(f"nccl-bench: exit {done.returncode}: ")
+    assert done.returncode in (1, 5)
 
 
 def test_a_rank_that_leaves_the_word_to_rank_0_ends_silently(trial: tuple[Command, ...], capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,36 +141,41 @@ def run(argv: Sequence[str] | None = None, rows: tuple[Command, ...] | None = No
     prepare_streams()
     argv, rows = sys.argv[1:] if argv is None else argv, available() if rows is None else rows
     part = part_of(argv, rows, os.environ)
-    code = 0 if part == "silent" else _guarded(argv, rows, sys.stderr, together=part == "together")
-    return _flushed(code, sys.stderr)
-
-
-def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO, *, together: bool) -> int:
-    try:
-        ended = _ended(_invoke(normalise(argv), rows))
-    except _ReaderLeft as err:
-        ended = Ended(exit_code=err.exit_code, why=err.why)
-    except NcclBenchError as err:
-        ended = _told(err, stderr, together=together)
-    except typer.Abort:
-        ended = Ended(exit_code=128 + signal.SIGINT, why="interrupted")
-    except SystemExit as err:
-        ended = _ended(err.code)
-    except OSError as err:
-        ended = _refused(err, stderr)
-    except Exception as err:
-        ended = _click_error(err, stderr, together=together) if hasattr(err, "format_message") else _bug(err, stderr)
+    ended = Ended(exit_code=0, why="") if part == "silent" else _guarded(argv, rows, sys.stderr, together=part == "together")
+    ended = _flushed(ended, sys.stderr)
     if ended.exit_code and ended.why:
-        stderr.write(last_line(ended.exit_code, ended.why) + "\n")
+        sys.stderr.write(last_line(ended.exit_code, ended.why) + "\n")
     return ended.exit_code
+
+
+def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO, *, together: bool) -> Ended:
+    try:
+        return _ended(_invoke(normalise(argv), rows))
+    except _ReaderLeft as err:
+        return Ended(exit_code=err.exit_code, why=err.why)
+    except NcclBenchError as err:
+        return _told(err, stderr, together=together)
+    except typer.Abort:
+        return Ended(exit_code=128 + signal.SIGINT, why="interrupted")
+    except SystemExit as err:
+        return _ended(err.code)
+    except OSError as err:
+        return _refused(err, stderr)
+    except Exception as err:
+        return _click_error(err, stderr, together=together) if hasattr(err, "format_message") else _bug(err, stderr)
 
 
 def _invoke(argv: list[str], rows: tuple[Command, ...]) -> object:
     group: Any = typer.main.get_command(app)
     group.rows = rows
-    with completion_errors(argv):
-        result = group.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
-        return refused_shell(argv, result)
+    try:
+        with completion_errors(argv):
+            result = group.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+            return refused_shell(argv, result)
+    finally:
+        # Where both go to one file, what was printed comes before the error. What cannot be written now is told at the end.
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
 
 
 def _ended(result: object) -> Ended:
@@ -266,18 +271,15 @@ def _bug(err: Exception, stderr: TextIO) -> Ended:
     return Ended(exit_code=BUG, why=why)
 
 
-def _flushed(code: int, stderr: TextIO) -> int:
-    """The exit code, after stdout took everything; a reader who left or a full disk is no traceback at exit."""
+def _flushed(ended: Ended, stderr: TextIO) -> Ended:
+    """The end, after stdout took everything; a reader who left or a full disk is no traceback at exit."""
     try:
         sys.stdout.flush()
-        return code
+        return ended
     except BrokenPipeError:
-        ended = Ended(exit_code=READER_LEFT, why="the reader of the output left")
+        unwritten = Ended(exit_code=READER_LEFT, why="the reader of the output left")
     except OSError as err:
-        ended = _no_space(err, stderr)
+        unwritten = _no_space(err, stderr)
     # What is left in the buffer would be tried, and fail, once more when the interpreter ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if code:
-        return code
-    stderr.write(last_line(ended.exit_code, ended.why) + "\n")
-    return ended.exit_code
+    return ended if ended.exit_code else unwritten
