@@ -193,6 +193,7 @@ def test_the_container_script_makes_one_container_a_node_and_runs_the_sweep_in_i
     real, seen = shutil.which("srun"), tmp_path / "seen.jsonl"
     (folder / "srun").write_text(
         f"#!{sys.executable}\nimport json, os, sys\n"
+        "if sys.argv[1:] == ['--help']:\n    sys.exit(print('      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'))\n"
         "kept = [word for word in sys.argv[1:] if word.startswith('--container-')]\n"
         f"open({str(seen)!r}, 'a').write(json.dumps(kept) + '\\n')\n"
         f"os.execv({real!r}, ['srun', *[word for word in sys.argv[1:] if word not in kept]])\n"
@@ -213,6 +214,9 @@ def test_the_container_script_makes_one_container_a_node_and_runs_the_sweep_in_i
     without = submit(cluster, tmp_path, "sweep-container", *SHORT, env={"PATH": path})
     assert without.wait()["ExitCode"] == "2:0"
     assert "no image is named" in without.output()
+    bare = submit(cluster, tmp_path, "sweep-container", *SHORT, env=image)
+    assert bare.wait()["ExitCode"] == "2:0"
+    assert "has no --container-image: Slurm's plug-in pyxis (with enroot) is not installed here" in bare.output()
 
 
 @needs_slurm
