@@ -280,8 +280,15 @@ def _spread(case: Case, criteria: Criteria) -> Iterable[Row]:
         yield Row(
             criterion=f"{name} alike", stage=stage, status="fail" if low else "pass", measured=round(1 - worst, 4), required=criteria.spread.value,
             unit="frac",
-            reason=f"{len(low)} of {len(rates)} are slower than most" if low else "", source=criteria.spread.source, hosts=hosts,
+            reason=_slower(len(low), len(rates)), source=criteria.spread.source, hosts=hosts,
         )  # fmt: skip
+
+
+def _slower(n_low: int, n: int) -> str:
+    """How many of those that should be alike are not; of two, there is no most."""
+    if not n_low:
+        return ""
+    return "one is slower than the other" if n == 2 else f"{n_low} of {n} {'is' if n_low == 1 else 'are'} slower than most"
 
 
 def _tail(case: Case, criteria: Criteria) -> Iterable[Row]:
