@@ -143,8 +143,19 @@ def _lead(spec: Any, facts: Any, council: Any, serve: Any, criteria: Any, given:
         dismiss(council, err.exit_code, err.why)
         raise
     ended = _show(judged, path, given)
+    _say_who_stays(judged, council)
     dismiss(council, ended.exit_code, ended.why)
     return ended
+
+
+def _say_who_stays(judged: Any, council: Any) -> None:
+    """A process that hangs keeps its step of Slurm open after all others have ended: how to end it."""
+    lost = {one["host"] for one in judged.excluded}
+    stay = [rank for rank, join in council.joins.items() if join["host"] in lost and rank not in council.gone]
+    if stay and council.launch.launcher == "slurm":
+        step = ".".join(os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        hosts = ", ".join(dict.fromkeys(str(council.joins[rank]["host"]) for rank in stay))
+        sys.stderr.write(f"note: where a process on {hosts} still hangs, Slurm waits for it to the job's time limit; scancel {step} ends that\n")
 
 
 def _stages(spec: Any, facts: Any, council: Any, serve: Any, criteria: Any, given: dict[str, Any]) -> tuple[Any, Path]:

@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,6 +94,7 @@ matrices of the same order."""
 HEAT_AT_ONCE = 8
 """Products between two looks at the clock."""
 MOST_RATES = 100_000
+"""The last ones, about a quarter of an hour: a GPU that heats up shows at the end."""
 
 
 class Heater:
@@ -104,7 +106,7 @@ class Heater:
         self._c = torch.empty_like(self._a)
         self._device = torch.cuda.current_device()
         self._stop = threading.Event()
-        self._rates: list[float] = []
+        self._rates: deque[float] = deque(maxlen=MOST_RATES)
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="gemm load", daemon=True)
         torch.cuda.synchronize()
@@ -127,8 +129,7 @@ class Heater:
             torch.mm(self._a, self._b, out=self._c)
         ended.record(stream)
         ended.synchronize()
-        if len(self._rates) < MOST_RATES:
-            self._rates.append(2.0 * HEAT_SIDE**3 * HEAT_AT_ONCE / (began.elapsed_time(ended) * 1e-3) * 1e-12)
+        self._rates.append(2.0 * HEAT_SIDE**3 * HEAT_AT_ONCE / (began.elapsed_time(ended) * 1e-3) * 1e-12)
 
     def stop(self) -> float:
         """Stop; the median rate in TFLOP/s, NaN where there was none. Raises what went wrong."""

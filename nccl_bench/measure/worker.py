@@ -192,8 +192,12 @@ def _heater(spec: SweepSpec, world: World) -> Any:
     if not world.on_gpu:
         raise UsageError("--load gemm heats GPUs, and these ranks have none", "leave --load out")
     from nccl_bench.measure.gemm import Heater
+    from nccl_bench.measure.world import CollectiveError, first_line
 
-    return Heater()
+    try:
+        return Heater()
+    except RuntimeError as err:
+        raise CollectiveError(f"the load of matrix products did not start: {first_line(err)}") from err
 
 
 def clique_number(fabric: Json | None) -> float | None:

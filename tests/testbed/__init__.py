@@ -190,11 +190,12 @@ class Slurm:
 
 
 @contextmanager
-def slurm(on: Hosts) -> Iterator[Slurm]:
-    """A Slurm on these hosts, stopped at the end. Munge wants its folders to be open to all, as those of pytest are not."""
+def slurm(on: Hosts, *, tree: bool = False) -> Iterator[Slurm]:
+    """A Slurm on these hosts, stopped at the end; `tree`: under two leaf switches. Munge wants folders that are open to all, unlike pytest's."""
     folder = Path(tempfile.mkdtemp(prefix=on.set_name))
     try:
-        subprocess.run([SLURM, "up", str(folder), *on.names], env=on.environ, check=True, stdout=subprocess.DEVNULL)
+        environ = {**on.environ, **({"TESTBED_TREE": "1"} if tree else {})}
+        subprocess.run([SLURM, "up", str(folder), *on.names], env=environ, check=True, stdout=subprocess.DEVNULL)
         yield Slurm(on, folder / "slurm.conf")
     finally:
         subprocess.run([SLURM, "down", str(folder)], env=on.environ, check=True)

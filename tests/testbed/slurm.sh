@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # A real Slurm on this machine: munged, slurmctld and a slurmd on each of the hosts that hosts.sh has made.
 #   slurm.sh up DIR NAME...   nodes of 8 CPUs with 2 GPUs each (character devices that look like some); prints SLURM_CONF=...
+#                             TESTBED_TREE=1: under two leaf switches, half of them each (topology/tree)
 #   slurm.sh down DIR         cancel the jobs, end the daemons (by pid), remove DIR
 # Then: SLURM_CONF=DIR/slurm.conf hosts.sh on head sbatch ...     Root; Debian: apt-get install slurm-wlm munge
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-usage() { sed -n '2,5s/^# *//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,6s/^# *//p' "$0" >&2; exit 2; }
 on() { "$here/hosts.sh" on "$@"; }
 
 # A zombie counts as ended: it may wait long for its parent.
@@ -31,6 +32,12 @@ up() {
   while IFS= read -r line; do
     if [ "$line" = @NODES@ ]; then printf '%s' "$nodes"; else printf '%s\n' "$line"; fi
   done <"$here/slurm.conf.in" | sed -e "s|@DIR@|$dir|g; s|@CPUS@|$cpus|; s|@GPUS@|$gpus|" >"$dir/slurm.conf"
+  if [ -n "${TESTBED_TREE:-}" ]; then
+    echo 'TopologyPlugin=topology/tree' >>"$dir/slurm.conf"
+    local half=$(($# / 2)) all=("$@")
+    printf 'SwitchName=leaf1 Nodes=%s\nSwitchName=leaf2 Nodes=%s\nSwitchName=root Switches=leaf[1-2]\n' \
+      "$(IFS=,; echo "${all[*]:0:half}")" "$(IFS=,; echo "${all[*]:half}")" >"$dir/topology.conf"
+  fi
   printf 'AutoDetect=off\nName=gpu File=%s/dev/nvidia[0-%d] Flags=nvidia_gpu_env\n' "$dir" $((gpus - 1)) >"$dir/gres.conf"
   echo 'CgroupPlugin=cgroup/v1' >"$dir/cgroup.conf" # named, never used: autodetect fails where /sys/fs/cgroup is not mounted
   export SLURM_CONF=$dir/slurm.conf
