@@ -17,6 +17,8 @@ from nccl_bench.verdict.criteria import DEFAULT, Criteria
 from nccl_bench.verdict.evidence import Findings
 from nccl_bench.verdict.rows import LARGE_NBYTES, Case, Row, Status
 
+ALONE = ("pairs with known-good hosts",)
+"""Rows of other stages that speak against one host alone."""
 LIKE_FRAC = 0.05
 """Like nodes that agree within this pass a stated floor (DESIGN.md section 3)."""
 MOST_HOSTS = 8
@@ -354,8 +356,8 @@ def _transport(case: Case, criteria: Criteria) -> Iterable[Row]:
 
 
 def drain(suspects: Findings, rows: Sequence[Row], excluded: Sequence[Mapping[str, str]]) -> list[str]:
-    """Hosts to take out: of suspects that are a host or a device in one, excluded ones, and those whose doctor rows fail."""
+    """Hosts to take out: of suspects that are a host or a device in one, excluded ones, and those whose own rows fail."""
     hosts = [str(one.host) for one in suspects.suspects if one.kind in ("node", "gpu", "nic", "rank") and one.host]
     hosts += [str(one["host"]) for one in excluded]
-    hosts += [host for row in rows if row.status == "fail" and row.stage in ("doctor", "node") for host in row.hosts]
+    hosts += [host for row in rows if row.status == "fail" and (row.stage in ("doctor", "node") or row.criterion in ALONE) for host in row.hosts]
     return sorted(dict.fromkeys(hosts))
