@@ -87,7 +87,7 @@ def _matrix(verdict: Json, about: str) -> Picture | None:
     return Picture(
         name="pairs", title="Pairs of hosts: GB/s of the slowest local rank, both directions at once",
         caption=_caption(about, f"{len(hosts)} hosts", left_out, f"median {middle:.3g} GB/s"),
-        note="A dark row and column is a host; a dark cell alone a link; dark corners of blocks a boundary between groups.",
+        note="A dark row and column is a host; a dark cell alone a link; a dark block off the diagonal a boundary between groups.",
         words=f"Pairs of {len(hosts)} hosts: median {middle:.3g} GB/s, worst {hosts[a]} with {hosts[b]} at {low:.3g}.",
         other=Heat(rows=hosts, columns=hosts, values=values, low=0.0, high=max(known), label="GB/s"),
     )  # fmt: skip

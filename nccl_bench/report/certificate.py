@@ -15,6 +15,7 @@ from nccl_bench.verdict.criteria import DEFAULT
 _STATUS: Mapping[str, Status] = {"pass": "pass", "warn": "look", "fail": "fail", "inconclusive": "unknown"}
 WORDS = {"pass": "ACCEPTED", "warn": "ACCEPTED, with warnings", "fail": "NOT ACCEPTED", "inconclusive": "INCONCLUSIVE: not accepted"}
 MOST_MISSING = 20
+MOST_FAILURES = 12
 ORDER = ("fail", "inconclusive", "warn", "pass")
 
 
@@ -39,7 +40,7 @@ def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequenc
             ),
         ),
         picture=pictures[0] if pictures else None,
-        suspects=tuple(Suspect(who=_who(one), evidence="; ".join(one["evidence"])) for one in verdict["suspects"]),
+        suspects=(*(Suspect(who=_who(one), evidence="; ".join(one["evidence"])) for one in verdict["suspects"]), *_failures(verdict)),
         missing=(*missing[:MOST_MISSING], *([f"and {len(missing) - MOST_MISSING} more, below"] if len(missing) > MOST_MISSING else [])),
         not_tested=tuple(f"{one['stage']}: {one['reason']}" for one in verdict["not_run"]),
         sections=(
@@ -49,6 +50,18 @@ def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequenc
         tool=f"{header.tool}: {' '.join(header.argv)}",
     )  # fmt: skip
     return html(document, drawn or {})
+
+
+def _failures(verdict: Json) -> list[Suspect]:
+    """What failed and is no suspect's row: the first ones."""
+    rows = [row for row in verdict["rows"] if row["status"] == "fail" and not row["criterion"].startswith("suspect: ")]
+    found = []
+    for row in rows[:MOST_FAILURES]:
+        numbers = f" {_number(row['measured'], row['unit']).text}, required {_number(row['required'], row['unit']).text}"
+        after = f": {row['reason']}" if row["reason"] else ""
+        found.append(Suspect(who=", ".join(row["hosts"]) or f"stage {row['stage']}", evidence=f"failed {row['criterion']},{numbers}{after}"))
+    more = len(rows) - MOST_FAILURES
+    return [*found, Suspect(who=f"{more} more rows failed", evidence="below")] if more > 0 else found
 
 
 def _missing(verdict: Json) -> list[str]:
