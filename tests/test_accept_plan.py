@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nccl_bench.cli.accept_options import MEASURES, check_together, spec_of
 from nccl_bench.errors import UsageError
 from nccl_bench.flows.accept_plan import DROP, LEAST_CASE_S, estimate, stage_s
 from nccl_bench.flows.accept_spec import DEFAULT_STAGES, AcceptSpec
@@ -70,3 +71,36 @@ def test_what_cannot_be_is_refused(values, said):
 def test_a_spec_is_kept_and_read_again():
     spec = AcceptSpec(stages=("node", "soak"), soak_s=60.0, hosts=("a", "b"), spares=1, baseline=("/x",), reference={"hosts": ["a"]})
     assert AcceptSpec.from_json(spec.to_json() | {"later": 1}) == spec
+
+
+GIVEN = dict.fromkeys((*MEASURES, "out", "dry_run", "baseline", "run", "resume"))
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"run": "a", "resume": "b"}, "give one of them"),
+        ({"run": "a", "stages": "node"}, "--stages does not go with --run"),
+        ({"run": "a", "spares": 1}, "--spares does not go with --run"),
+        ({"resume": "a", "case_budget": 1.0}, "--case-budget does not go with --resume"),
+        ({"resume": "a", "baseline": ["b"]}, "--baseline does not go with --resume"),
+        ({"run": "a", "baseline": ["b"]}, None),
+        ({"stages": "node"}, None),
+    ],
+)
+def test_options_that_do_not_go_together_are_told_apart(given, said):
+    if said is None:
+        check_together({**GIVEN, **given})
+        return
+    with pytest.raises(UsageError) as err:
+        check_together({**GIVEN, **given})
+    assert said in err.value.why
+
+
+@pytest.mark.parametrize("backend", ["gloo", "auto"])
+def test_a_load_of_products_without_gpus_is_refused_with_what_to_change(backend):
+    given = {**GIVEN, "backend": backend, "load": "gemm", "soak": "10m", "stages": None, "mode": None}
+    with pytest.raises(UsageError) as err:
+        spec_of(given, {"CUDA_VISIBLE_DEVICES": ""})
+    assert "heats GPUs" in err.value.why
+    assert "leave --load out" in err.value.hints[0]

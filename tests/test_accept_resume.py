@@ -47,8 +47,6 @@ def test_what_was_cut_off_is_judged_as_such_and_never_green(killed):
     [
         (("--resume", "run", "--stages", "node"), "--stages does not go with --resume"),
         (("--resume", "run", "-g", "3"), "had 2 ranks in that run and has 3 now"),
-        (("--resume", "none"), "no such file"),
-        (("--resume", "run", "--run", "run"), "give one of them"),
     ],
 )
 def test_a_resume_that_cannot_be_ends_with_the_reason_and_changes_nothing(killed, argv, said):

@@ -15,6 +15,7 @@ from nccl_bench.verdict import baseline, lateness, reference
 from nccl_bench.verdict.criteria import Criteria
 from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_BOTH, Evidence, Exchanges
 from nccl_bench.verdict.judge import drain, judge
+from nccl_bench.verdict.junit import prometheus
 
 THRESHOLD, SPREAD = Criteria().baseline, Criteria().spread
 
@@ -181,3 +182,17 @@ def test_a_lost_spare_does_not_count_among_the_hosts_that_must_be_left():
 def test_nothing_measured_is_no_pass():
     ok = {"id": "x", "status": "ok", "hosts": ["h0"], "measured": 1, "expected": 1, "why": "", "required": True, "device": None}
     assert judge(case(doctor=(ok,)), Criteria(), lambda _: EXPECTED).exit_code == 8
+
+
+def test_a_prometheus_series_stands_once_and_of_several_worlds_the_slowest_counts():
+    link = {"kind": "link", "host": "a", "gpu": None, "nic": None, "peer": "b", "serial": None, "chance": None, "evidence": []}
+    row = {"stage": "scale", "status": "pass", "unit": "GB/s", "criterion": "all_reduce bandwidth", "hosts": []}
+    rows = [{**row, "measured": 9.0}, {**row, "measured": 4.0}, {**row, "measured": 1.0, "criterion": "all_reduce 1 GiB against the baseline"}]
+    suspects = [{**link, "score": 0.2}, {**link, "score": 0.5}, {**link, "peer": "c", "score": 0.1}]
+    text = prometheus({"exit_code": 1, "rows": rows, "suspects": suspects})
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert 'peer="b"} 0.5' in text
+    assert [line for line in text.splitlines() if line.startswith("nccl_bench_accept_busbw")] == [
+        'nccl_bench_accept_busbw_bytes_per_second{stage="scale",case="all_reduce bandwidth",host=""} 4e+09'
+    ]

@@ -74,6 +74,11 @@ def test_a_recorded_run_is_judged_again_to_the_same_rows_and_by_other_criteria_t
         (("--criteria", "none.toml"), "cannot be read"),
         (("--oversubscription", "1:4"), "not a ratio"),
         (("--stages", "soak"), "needs --soak"),
+        (("--soak", "1m", "--load", "gemm"), "--backend gloo uses none"),
+        (("--hosts", "moon"), "--hosts: moon is not in this allocation"),
+        (("--spares", "1"), "leaves none to accept"),
+        (("--reference", "moon"), "neither a run nor a host of this allocation"),
+        (("--html", "/proc/x/y.html"), "cannot be written"),
         (("--mode", "some"), "full, screen or a number"),
     ],
 )

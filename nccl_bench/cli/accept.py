@@ -80,9 +80,12 @@ def accept(
     """
     given: dict[str, Any] = dict(locals())
     from nccl_bench.cli.accept_options import check_together
+    from nccl_bench.cli.files import check_writable
     from nccl_bench.verdict.criteria import Criteria, read
 
     check_together(given)
+    for path, option in ((junit, "--junit"), (html, "--html"), (prometheus, "--prometheus")):
+        check_writable(path, option)
     wanted = Criteria() if criteria is None else read(criteria)
     return _again(run, wanted, given) if run is not None else _live(wanted, given)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,24 +51,24 @@ def prometheus(verdict: Json) -> str:
     lines += ["# HELP nccl_bench_accept_rows Rows of the acceptance by stage and status", "# TYPE nccl_bench_accept_rows gauge"]
     lines += [f'nccl_bench_accept_rows{{stage="{_label(stage)}",status="{status}"}} {n}' for (stage, status), n in sorted(counts.items())]
     lines += ["# HELP nccl_bench_accept_suspect What a suspect loses, 0 to 1", "# TYPE nccl_bench_accept_suspect gauge"]
+    # A series that stands twice makes node_exporter refuse the whole file: of equal labels the worst counts.
+    losses: dict[str, float] = {}
     for one in verdict["suspects"]:
         device = one["nic"] or ("" if one["gpu"] is None else f"gpu {one['gpu']}")
-        lines.append(
-            f'nccl_bench_accept_suspect{{kind="{one["kind"]}",host="{_label(one["host"] or "")}",device="{_label(device)}"}} {one["score"]:.6g}'
-        )
-    rates = [row for row in verdict["rows"] if row["unit"] == "GB/s" and isinstance(row["measured"], (int, float))]
+        values = {"kind": one["kind"], "host": one["host"] or "", "device": device, "peer": one["peer"] or ""}
+        text = ",".join(f'{name}="{_label(value)}"' for name, value in values.items())
+        losses[text] = max(one["score"], losses.get(text, 0.0))
+    lines += [f"nccl_bench_accept_suspect{{{text}}} {score:.6g}" for text, score in losses.items()]
     lines += [
-        "# HELP nccl_bench_accept_busbw_bytes_per_second Bus bandwidth at the largest size",
+        "# HELP nccl_bench_accept_busbw_bytes_per_second Bus bandwidth at the largest size, of the slowest world",
         "# TYPE nccl_bench_accept_busbw_bytes_per_second gauge",
     ]
-    seen: set[str] = set()
-    for row in rates:
-        hosts = _label(",".join(row["hosts"]))
-        labels = f'stage="{row["stage"]}",case="{_label(row["criterion"])}",host="{hosts}"'
-        name = f"nccl_bench_accept_busbw_bytes_per_second{{{labels}}}"
-        if name not in seen:
-            seen.add(name)
-            lines.append(f"{name} {row['measured'] * 1e9:.6g}")
+    rates: dict[str, float] = {}
+    for row in verdict["rows"]:
+        if row["unit"] == "GB/s" and isinstance(row["measured"], (int, float)) and row["criterion"].endswith(" bandwidth"):
+            labels = f'stage="{_label(row["stage"])}",case="{_label(row["criterion"])}",host="{_label(",".join(row["hosts"]))}"'
+            rates[labels] = min(row["measured"] * 1e9, rates.get(labels, math.inf))
+    lines += [f"nccl_bench_accept_busbw_bytes_per_second{{{labels}}} {rate:.6g}" for labels, rate in rates.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -28,6 +28,19 @@ def test_accept_through_nccl_on_a_shared_gpu_ends_8_saying_so(tmp_path):
     assert (header["backend"], header["shared_gpu"]) == ("nccl", True)
 
 
+def test_a_soak_beside_matrix_products_says_what_each_gpu_computes(tmp_path):
+    shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    options = ("--stages", "doctor", "--soak", "10s", "--load", "gemm", "--case-budget", "0.2", "-O", str(tmp_path / "run"), "--json")
+    done = run("accept", "-g", "2", *options, **shared)
+    assert done.returncode == 8, done.stderr[-3000:]
+    facts = json.loads((tmp_path / "run" / "accept.json").read_text())
+    assert [one["gpu"] for one in facts["load_rates"]] == [0, 1]
+    assert all(one["tflops"] > 1 for one in facts["load_rates"])
+    points = [json.loads(line) for line in (tmp_path / "run" / "points.jsonl").read_text().splitlines()]
+    assert {(point["variant"], point["clock"]) for point in points} == {("beside gemm", "eager")}
+    assert not [row for row in json.loads(done.stdout)["rows"] if row["stage"] == "soak" and row["criterion"].endswith("bandwidth")]
+
+
 def test_doctor_and_its_inventory_read_the_device():
     done = run("doctor", "--json")
     record = json.loads(done.stdout)
