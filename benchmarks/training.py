@@ -6,7 +6,8 @@
 Step times (vTrain, Megatron-DeepSpeed on A100 nodes of eight with 800 Gb/s): calls, order and bytes are plan's for DeepSpeed ZeRO-1 with
 full recompute; calls in a node are priced by the measured NVLink curves, those between nodes by a share of the NICs. Two constants are
 fitted, on the other models only: the kernels' efficiency and that share. Fixed beforehand for all: the form, the passes over memory a
-layer (MEMORY_PASSES, chosen with these rows in view: the table shows how little hangs on it), 10 and 30 us a call.
+layer (MEMORY_PASSES, chosen with these rows in view), 10 and 30 us a call. A second table fits the passes on the other models too, so that
+no number in it was chosen on a row that it is tested on; the form (pipeline sends hidden in the steady state) was.
 What is checked: mean absolute error pooled <= 12 % and <= 15 % for each model left out; the layout picked <= 5 % slower than the best
 measured; tensor parallelism across nodes within 15 % when priced by the NICs; FLOP bases within 1 %; no measured out-of-memory "fits".
 Exit code 0 where all hold, 1 where one does not.
@@ -42,7 +43,7 @@ NODE_GBPS = 100.0
 CALL_INSIDE_US, CALL_ACROSS_US, LINK_GBPS = 10.0, 30.0, 200.0
 EFFICIENCIES = [x / 40 for x in range(20, 39)]
 NIC_SHARES = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-PASSES = (4.0, 6.0, 8.0, 10.0)
+PASSES = (4.0, 6.0, 8.0, 10.0, 12.0)
 VTRAIN = "ground_truth_multi.csv"
 
 
@@ -140,9 +141,9 @@ def folds(folder: Path) -> list[str]:
     rows, curves = vtrain_rows(folder), nvlink_curves(folder)
     names = list(dict.fromkeys(row.name for row in rows))
     failed = []
-    for passes in PASSES:
+    predictors = {passes: Predictor(rows, curves, passes) for passes in PASSES}
+    for passes, predictor in predictors.items():
         chosen = passes == MEMORY_PASSES
-        predictor = Predictor(rows, curves, passes)
         errors: list[tuple[int, float]] = []
         if chosen:
             print(f"{'model':>7} {'rows':>4} {'fitted on the others':>24} {'error there':>11} {'error here':>10} {'picked, slower than best':>25}")
@@ -166,7 +167,29 @@ def folds(folder: Path) -> list[str]:
         each = ", ".join(f"{100 * error:.1f} %" for _n, error in errors)
         print(f"  {passes:g} passes over memory a layer{' (plan)' if chosen else ''}: pooled {100 * pooled:.1f} %, left out {each}")
         failed += [f"pooled error {100 * pooled:.1f} % > 12 %"] if chosen and pooled > 0.12 else []
-    return failed
+    return failed + passes_fitted_too(rows, names, predictors)
+
+
+def passes_fitted_too(rows: Sequence[Row], names: Sequence[str], predictors: dict[float, Predictor]) -> list[str]:
+    """The folds with all three constants from the other models; what failed."""
+    failed, total = [], 0.0
+    for name in names:
+        mine = [i for i, row in enumerate(rows) if row.name == name]
+        others = [i for i, row in enumerate(rows) if row.name != name]
+        choices = itertools.product(predictors, EFFICIENCIES, NIC_SHARES)
+        passes, *rest = min(choices, key=lambda c: predictors[c[0]].error((c[1], c[2]), others))
+        predictor, constants = predictors[passes], (rest[0], rest[1])
+        error = predictor.error(constants, mine)
+        pick = min(mine, key=lambda i: predictor.at(constants, i))
+        regret = rows[pick].measured_s / min(rows[i].measured_s for i in mine) - 1
+        total += error * len(mine)
+        fit = f"passes {passes:g}, eff {rest[0]:.3f}, NIC {rest[1]:.1f}"
+        print(f"  {name}: {fit}: error {100 * error:.1f} %, picked {100 * regret:.1f} % slower than the best")
+        failed += [f"{name}, passes fitted too: error {100 * error:.1f} % > 15 %"] if error > 0.15 else []
+        failed += [f"{name}, passes fitted too: the layout picked is {100 * regret:.1f} % slower"] if regret > 0.05 else []
+    pooled = total / len(rows)
+    print(f"  passes fitted too: pooled {100 * pooled:.2f} %")
+    return failed + ([f"pooled error, passes fitted too: {100 * pooled:.2f} % > 12 %"] if pooled > 0.12 else [])
 
 
 def across_nodes(predictor: Predictor, constants: Constants, mine: Sequence[int]) -> list[str]:

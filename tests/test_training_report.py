@@ -10,10 +10,14 @@ from nccl_bench.errors import UsageError
 from nccl_bench.fabric import spec
 from nccl_bench.groups import even_seats, megatron, parse_mesh
 from nccl_bench.records import Group, Point, Times
+from nccl_bench.report import tables
 from nccl_bench.report.bill import lines_of, search_lines
 from nccl_bench.report.contention import Contention, group_lines
+from nccl_bench.report.document import read
+from nccl_bench.report.pictures_across import axis_times
 from nccl_bench.report.pictures_layouts import layouts_picture, write_chart
 from nccl_bench.report.training_section import training_section
+from nccl_bench.results.runs import open_runs
 from nccl_bench.training.compute import Efficiency
 from nccl_bench.training.config import preset
 from nccl_bench.training.document import Money, assumptions_of, plan_json
@@ -93,6 +97,23 @@ def test_a_run_with_a_plan_and_a_search_gets_a_section(documents, tmp_path):
     assert len(section.tables[1].rows) == len(documents)
     assert [picture.other.names for picture in section.pictures] == [tuple(document["layout"]["text"] for document in documents)]
     assert all(len(row) == len(table.columns) for table in section.tables for row in table.rows)
+
+
+def test_axes_of_a_mesh_are_not_held_against_each_other_and_a_group_alone_is_told(tmp_path):
+    """dp and tp are no like groups: neither is 'slower than the median group'; solo runs are a column, not a group."""
+    from report_samples import header, write_fast
+
+    times = (("tp", None, 100.0), ("tp", "solo", 50.0), ("dp", None, 900.0), ("pp", None, 110.0), ("pp", "solo", 110.0))
+    rows = [replace(point(us, special=special), group=Group(axis=axis, size=2, n_groups=1 if special else 4, slowest=(0, 1), spread_frac=0.1),
+                    time_us=Times(median=us, mean=us, min=us, max=us, ci_low=0.99 * us, ci_high=1.01 * us), busbw_GBps=1.0, algbw_GBps=1.0)
+            for axis, special, us in times]  # fmt: skip
+    found, _ = read(open_runs([str(write_fast(tmp_path / "run", replace(header(), spec={"mesh": "pp=2,dp=2,tp=2"}), rows))]))
+    view = found[0]
+    table = tables.groups([view])
+
+    assert axis_times(view) == {}
+    assert table.columns[-1] == "at once against one alone"
+    assert {row[0].text: row[-1].text for row in table.rows} == {"tp": "2.00 times", "dp": "-", "pp": "within noise"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"layout": 1}', "[1, 2]", '[{"step_s": 3}]', "null"])

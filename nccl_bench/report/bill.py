@@ -150,7 +150,7 @@ def search_lines(found: Found, fabric: Fabric) -> list[str]:
     """The ranking, tie groups apart, and the answer for the first."""
     best = found.answers[0]
     lines = [f"{best.model.name} on {best.layout.world} GPUs: {found.n_tried} layouts, {found.n_impossible} do not fit"]
-    lines += [f"prices: {TITLE[fabric.priced_by]}", ""]
+    lines += [f"prices: {TITLE[fabric.priced_by]}", "of layouts alike but for chunks and rank order the simplest within 1 % is shown", ""]
     lines += [f"  {'':>3}{'step':>9}{'range':>20}{'compute':>9}{'bubble':>8}{'exposed':>9}{'tok/s/GPU':>11}{'memory':>11}  layout"]
     tie = None
     for at, row in enumerate(found.answers, start=1):

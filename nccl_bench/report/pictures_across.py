@@ -246,7 +246,9 @@ def host_medians(view: View) -> dict[str, float]:
 
 
 def axis_times(view: View) -> dict[str, float]:
-    """By axis value of a table that lists groups one by one: the time at the largest size, µs."""
+    """By axis value of a table that lists groups one by one: the time at the largest size, µs. Axes of a mesh are no like groups: none then."""
+    if view.header.spec.get("mesh") or view.header.spec.get("want"):
+        return {}
     curves = [curve for curve in view.curves if curve.axis is not None]
     largest = max((curve.largest.nbytes for curve in curves), default=0)
     return {str(curve.axis): curve.largest.time_us for curve in curves if curve.largest.nbytes == largest}

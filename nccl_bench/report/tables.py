@@ -11,7 +11,7 @@ from nccl_bench.report.page import Cell, Status, Table
 from nccl_bench.report.pictures import overhead_us
 from nccl_bench.report.pictures_across import pair_values, pairs_have_rates
 from nccl_bench.report.sentence import about_size, half_bandwidth_nbytes, short_size
-from nccl_bench.units import format_GBps, format_percent, format_size, format_us
+from nccl_bench.units import format_GBps, format_percent, format_size, format_us, three_digits
 
 MAX_CASES = 1500
 """Rows of the table of cases; a page stays below 3 MB and quick to sort."""
@@ -221,7 +221,9 @@ def slow_pairs(view: View) -> Table:
 
 
 def groups(views: Sequence[View]) -> Table | None:
-    """Groups of an axis: how far apart they are."""
+    """Groups of an axis: how far apart they are, and how much longer they take at once than one of them alone."""
+    alone = [_against_alone(view) for view in views]
+    some = any(alone)
     rows = tuple(
         (
             text(group.axis),
@@ -230,13 +232,35 @@ def groups(views: Sequence[View]) -> Table | None:
             number(str(group.n_groups), group.n_groups),
             number(f"{100 * group.spread_frac:.1f} %", group.spread_frac),
             text(", ".join(map(str, group.slowest[:16]))),
+            *((known.get((group.axis, group.collective, group.nbytes), text("-")),) if some else ()),
         )
-        for view in views
+        for view, known in zip(views, alone, strict=True)
         for group in view.groups
     )
-    columns = ("axis", "collective", "size", "groups", "slowest against fastest", "ranks of the slowest")
-    flags = (False, False, True, True, True, False)
+    more = ("at once against one alone",) if some else ()
+    columns = ("axis", "collective", "size", "groups", "slowest against fastest", "ranks of the slowest", *more)
+    flags = (False, False, True, True, True, False, *((True,) if some else ()))
     return Table(columns=columns, numbers=flags, rows=rows[:MAX_DIGEST], note=left_out(len(rows), MAX_DIGEST)) if rows else None
+
+
+def _against_alone(view: View) -> dict[tuple[str | None, str, int], Cell]:
+    """By axis, collective and size: the time of all groups at once over that of one alone (sweep --solo); a number only beyond both intervals."""
+    times: dict[tuple[bool, str | None, str, int], Sample] = {
+        (curve.special == "solo", curve.axis, curve.collective, sample.nbytes): sample
+        for curve in view.curves
+        if curve.axis is not None and curve.variant is None and curve.special in (None, "solo")
+        for sample in curve.samples
+    }
+    found = {}
+    for (alone, axis, collective, nbytes), solo in times.items():
+        together = times.get((False, axis, collective, nbytes))
+        if not alone or together is None or solo.time_us <= 0:
+            continue
+        factor = together.time_us / solo.time_us
+        low, high = (together.low_us or 0.0) / (solo.high_us or 1.0), (together.high_us or 0.0) / (solo.low_us or 1.0)
+        words = "within noise" if low <= 1.0 <= high else f"{three_digits(factor)} times"
+        found[axis, collective, nbytes] = number(words, factor)
+    return found
 
 
 def per_run(views: Sequence[View], name: str | None, judgements: Sequence[tuple[Status, str]]) -> Table:

@@ -56,6 +56,13 @@ def _words(document: Document) -> list[str]:
     parts = ", ".join(f"{name} {format_percent(shares[name])} %" for name in ("compute", "bubble", "exposed", "other"))
     hidden = f"hidden beside compute {format_percent(shares['hidden'])} %"
     lines = [f"{start}: {span}, priced by what was {document['priced_by']}. Of it {parts}; {hidden}."]
+    tokens, mfu, cost = document["tokens_per_s_per_gpu"], document["mfu_frac"], document["cost"]
+    rates = [f"{tokens:.4g} tokens/s a GPU"] if tokens is not None else []
+    rates += [f"MFU {format_percent(mfu)} % ({document['flop_basis']})"] if mfu is not None else []
+    if cost:
+        money = cost["money_waiting_per_day"]
+        rates += [f"{cost['gpu_hours_waiting_per_day']:.0f} GPU-hours a day wait" + (f", {money:.0f} in money" if money is not None else "")]
+    lines += [f"{'; '.join(rates)}."] if rates else []
     ifs = [f"{row['what']}: {format_percent(row['saves_frac'])} % less" for row in document.get("what_if") or ()]
     lines += [f"What would pay: {'; '.join(ifs)}."] if ifs else []
     change = document.get("best_change")

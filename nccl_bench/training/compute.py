@@ -17,8 +17,8 @@ from nccl_bench.training.weights import weights_of
 
 MEMORY_PASSES = 8.0
 """Times that a layer's activations (bytes of Korthikanti et al. 2022, table 2) cross the memory bus in one forward and backward of
-unfused kernels. Chosen on published rows (vTrain), an absorber, not physics: between 6 and 10 each model left out of the fit of the
-other constants is predicted within 12 % (benchmarks/training.py prints it). What is measured (sweep --want) replaces the rate, not the count."""
+unfused kernels. Chosen on published rows (vTrain), an absorber, not physics: between 6 and 10 each model left out of the fit of the other
+constants is predicted within 15 % (benchmarks/training.py, docs/training.md). What is measured (sweep --want) replaces the rate, not the count."""
 FORWARD_SHARE = 1.0 / 3.0
 """Of the memory passes: a backward reads and writes twice what a forward does."""
 FLASH_BACKWARD = 2.5

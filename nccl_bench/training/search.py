@@ -15,6 +15,8 @@ from nccl_bench.training.plan import TIE_FRAC, Answer, Fabric, answer
 from nccl_bench.training.rules import why_not
 
 MAX_MICRO_BATCH = 16
+SAME_FRAC = 0.01
+"""Layouts alike but for chunks and rank order, and closer than this, are shown once: far inside what is told apart (TIE_FRAC)."""
 MAX_LAYOUTS = 200_000
 
 
@@ -116,6 +118,7 @@ def search(
         else:
             rows.append((step["mid"], layout))
     _complain(n_tried, n_impossible, n_unpriced, len(rows), world)
+    rows = _simplest(rows)
     rows.sort(key=lambda row: (row[0], row[1].text()))
     answers: list[Answer] = []
     tie, leader = 0, 0.0
@@ -124,6 +127,19 @@ def search(
             tie, leader = tie + 1, step_s
         answers.append(replace(answer(model, layout, fabric, basis, deep=not answers), tie_group=tie))
     return Found(answers=tuple(answers), n_tried=n_tried, n_impossible=n_impossible, n_unpriced=n_unpriced, why=_why(answers))
+
+
+def _simplest(rows: list[tuple[float, Layout]]) -> list[tuple[float, Layout]]:
+    """Of layouts alike but for chunks and rank order one: of those within 1 % of their fastest the one with the fewest chunks."""
+    alike: dict[Layout, list[tuple[float, Layout]]] = {}
+    for row in rows:
+        alike.setdefault(replace(row[1], vpp=1, order=MEGATRON_ORDER, pp_layout=()), []).append(row)
+    kept = []
+    for same in alike.values():
+        fastest = min(step_s for step_s, _layout in same)
+        near = [row for row in same if row[0] <= fastest * (1 + SAME_FRAC)]
+        kept.append(min(near, key=lambda row: (row[1].vpp, row[1].order != MEGATRON_ORDER, row[0])))
+    return kept
 
 
 def _shared_out(layout: Layout, model: Model) -> Layout:
