@@ -8,7 +8,7 @@ SWEEP ?=
 .PHONY: sweep test test-versions lint docs dist coverage fuzz clean
 
 sweep: $(VENV)/installed
-	@$(BIN)/python -c 'import torch; from nccl_bench.measure.nccl_library import running_nccl as r; print("torch", torch.__version__, "- libnccl:", *map(str, r()))'
+	@$(BIN)/python -c 'import torch; from nccl_bench.measure.nccl_library import running_nccl as r; print("torch", torch.__version__, "- libnccl:", *filter(None, r()) if any(r()) else ("none loaded: no NCCL in this torch",))'
 	$(BIN)/nccl-bench sweep $(SWEEP)
 	@if $(BIN)/nccl-bench report --help >/dev/null 2>&1; then $(BIN)/nccl-bench report latest; fi
 
@@ -45,6 +45,19 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/tools: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c constraints.txt pytest pytest-timeout pytest-cov hypothesis ruff mypy pandas-stubs types-defusedxml pyarrow build setuptools mkdocs-material
 	@touch $@
+
+# Every property of parsers, criteria and records with TIMES its usual examples (100 at TIMES=1); says how many were tried.
+TIMES ?= 20
+FUZZED := any_record readers criteria store hostlist spec groups env nccl_tests_import nccl_tests_log tables_import watchdog deepspeed \
+  fabric_files fabric_ib fabric_nccl_log fabric_nccl_xml fabric_select fabric_smi launchers interfaces stopping
+fuzz: $(VENV)/tools
+	mkdir -p build
+	NCCL_BENCH_EXAMPLES_TIMES=$(TIMES) nice $(BIN)/python -m pytest -q -p no:cacheprovider --hypothesis-show-statistics $(FUZZED:%=tests/test_%.py) > build/fuzz.log; \
+	code=$$?; tail -n 3 build/fuzz.log; awk '/ passing, / {n += $$2} END {print n, "examples passed"}' build/fuzz.log; exit $$code
+
+# Lines of nccl_bench/ that the tests reach, without what needs GPUs.
+coverage: $(VENV)/tools
+	$(BIN)/python -m pytest -q -m "not slow" --cov=nccl_bench --cov-report=term-missing:skip-covered
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

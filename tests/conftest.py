@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("project", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
 settings.load_profile("project")
 
+_TIMES = int(os.environ.get("NCCL_BENCH_EXAMPLES_TIMES", "1"))
+"""How many times its usual number of examples each property is tried with; make fuzz sets it."""
+
 _LAUNCH = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|(SLURM|OMPI|PMI|PMIX|MV2|MPI)_\w+)"
 )
@@ -56,9 +59,25 @@ def is_pure(path) -> bool:
     return all(is_pure(helper) for helper in helpers if helper.exists())
 
 
+_MORE = set()
+
+
+def _with_more_examples(item):
+    """Multiply the examples of a property, once for all its parameters."""
+    function = getattr(item, "obj", None)
+    function = getattr(function, "__func__", function)
+    if hasattr(function, "hypothesis") and function not in _MORE:
+        _MORE.add(function)
+        usual = getattr(function, "_hypothesis_internal_use_settings", None) or settings()
+        function._hypothesis_internal_use_settings = settings(usual, max_examples=usual.max_examples * _TIMES)
+    item.add_marker(pytest.mark.timeout(0))
+
+
 def pytest_collection_modifyitems(items):
     """Mark what is pure; skip GPU tests, with the reason, where there are fewer GPUs than they need."""
     for item in items:
+        if _TIMES > 1:
+            _with_more_examples(item)
         if item.path.name in _MINUTES:
             item.add_marker(pytest.mark.slow)
         if is_pure(item.path):
