@@ -113,8 +113,8 @@ class Criteria:
                 self.tail.source),
             ("repeats agree within", f"{self.agree.value:g}", self.agree.source),
             ("slower than the baseline (where one is given)", f"{self.baseline.value:g}", self.baseline.source),
-            ("doctor: fails on", ", ".join(self.doctor_fail), said),
-            ("doctor: warns on", ", ".join(self.doctor_warn), said), ("counters of errors", self.counters, said),
+            ("doctor: fails on", ", ".join(self.doctor_fail) or "nothing", said),
+            ("doctor: warns on", ", ".join(self.doctor_warn) or "nothing", said), ("counters of errors", self.counters, said),
             ("RDMA there and not used", self.transport, said),
         ]  # fmt: skip
 
