@@ -24,7 +24,12 @@ SUFFIX = ".sbatch"
 
 
 def slurm(
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="sweep, sweep-torchrun, sweep-container, scaling (1, 2, 4 ... all nodes), accept, nightly or plan")] = "sweep",
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind", metavar="KIND", help="sweep, sweep-torchrun, sweep-container, scaling (1, 2, 4 ... all nodes), accept, nightly or plan"
+        ),
+    ] = "sweep",
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="nodes of the job", rich_help_panel=_JOB)] = None,
     gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of a node, a rank each", rich_help_panel=_JOB)] = None,
     cpus_per_task: Annotated[
