@@ -16,7 +16,7 @@ MOST = 12
 
 def lines(header: RunHeader, rows: Sequence[Row], suspects: Sequence[Suspect], verdict: Json, files: Sequence[str]) -> list[str]:
     """The page."""
-    who = f"{header.n_nodes} nodes, {header.n_ranks} ranks"
+    who = f"{header.n_nodes} node{'s' * (header.n_nodes != 1)}, {header.n_ranks} rank{'s' * (header.n_ranks != 1)}"
     found = [f"ACCEPTANCE   {who}   {verdict['status'].upper()}", f"  {'stage':<10}{'rows':>6}" + "".join(f"{status:>14}" for status in STATUSES)]
     for stage in sorted({row.stage for row in rows}, key=lambda stage: ORDER.index(stage) if stage in ORDER else -1):
         mine = [row.status for row in rows if row.stage == stage]
