@@ -370,6 +370,16 @@ def shared() -> set[str]:
     return {str(path) for path in Path("/dev/shm").glob("*") if re.fullmatch(r"torch_.*|nccl-\w{6}|gloo.*", path.name)}
 
 
+def last_lines(run: Run) -> str:
+    """The last line of each rank that has the word; what several say alike once."""
+    ranks: dict[str, list[str]] = {}
+    for rank, text in enumerate(run.said):
+        if "nccl-bench: exit" in text:
+            line = text.strip().splitlines()[-1].removeprefix("nccl-bench: ").replace(str(run.folder), "")
+            ranks.setdefault(line, []).append(str(rank))
+    return "; ".join(f"{line} (said by {', '.join(who)})" for line, who in ranks.items())
+
+
 def run_one(fault: Fault, port: int) -> list[str]:
     """Run one fault and print its row."""
     folder, shared_before = Path(tempfile.mkdtemp(prefix="nb-fault-")), shared()
@@ -381,8 +391,7 @@ def run_one(fault: Fault, port: int) -> list[str]:
             seconds = time.monotonic() - run.fault_s
             left = left_behind(made, shared_before)
             wrong = check(fault, run, codes, seconds, left)
-            last = [text.strip().splitlines()[-1] for text in run.said if "nccl-bench: exit" in text]
-            shown = last[0] if last else "(finished)" if not any(codes) else "(nothing)"
+            shown = last_lines(run) or ("(finished)" if not any(codes) else "(nothing)")
             ended = f"{' '.join(map(str, codes))} | {seconds:.1f} | {run.n_before} -> {run.points()}"
             print(f"| {fault.name} | {shown} | {ended} | {'; '.join(wrong) or 'ok'} |")
             if wrong:

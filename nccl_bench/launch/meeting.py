@@ -102,6 +102,7 @@ def meet(address: Address, timeout_s: float, stop: threading.Event | None = None
     raise WorldError(
         f"rank {address.ranks[0]} reached nobody at {address.host} in {timeout_s:.0f} s: {trouble}",
         f"tried ports {', '.join(map(str, address.ports))}; is rank 0 running, and is TCP to these ports allowed between the nodes?",
+        *(("another program listens there: a MASTER_PORT of its own gives this job other ports",) if "is not our board" in trouble else ()),
         *(("MASTER_ADDR is each host's own loopback: set it to a host that has ranks",) if is_loopback(address.host) else ()),
     )
 
