@@ -216,7 +216,8 @@ def main() -> int:
     if options.markdown:
         options.markdown.write_text("\n".join(lines) + "\n")
     if options.nccl_tests:
-        return subprocess.run([sys.executable, str(ROOT / "benchmarks/parity.py"), str(options.nccl_tests), "-g", options.g], check=False).returncode
+        beside = [sys.executable, str(ROOT / "benchmarks/parity.py"), str(options.nccl_tests), "--ranks", options.g]
+        return subprocess.run(beside, check=False).returncode
     return 0
 
 
