@@ -125,6 +125,63 @@ def test_a_client_that_goes_without_a_bye_is_published_and_one_that_says_bye_is_
         assert zero.client.get("facts/2", 5) == {"rank": 2, "state": "lost", "who": "h2:102"}
 
 
+def hello(rank: int, me: str, who: str = "h1:7") -> dict[str, object]:
+    return {"op": "hello", "id": 0, "token": "t", "ranks": [rank], "world": 4, "who": who, "me": me}
+
+
+@pytest.mark.parametrize(
+    "order", [("hello", "bye", "again", "end"), ("hello", "again", "bye", "end"), ("hello", "again", "end"), ("again", "hello", "bye", "end")]
+)
+def test_a_process_that_was_greeted_too_late_comes_again_and_is_neither_lost_nor_there_twice(order: tuple[str, ...]) -> None:
+    """A busy board reads what a client sent only after the client has given up on it, and perhaps after it has come once more."""
+    board = Board("t", "rank 0 (h0:1)")
+    for step in order:
+        match step:
+            case "hello":
+                board.handle(1, hello(3, "abc"), 0.0)
+            case "bye":
+                board.handle(1, {"op": "bye"}, 0.0)
+            case "again":
+                board.handle(2, hello(3, "abc"), 0.0)
+            case "end":
+                board.leave(1, 0.0)
+    assert board.handle(2, {"op": "wait", "id": 1, "key": ABORT}, 0.0) == [], "nothing is wrong"
+    board.leave(2, 0.0)
+    board.handle(9, hello(0, "xyz"), 0.0)
+    ((_, answer),) = board.handle(9, {"op": "wait", "id": 5, "key": ABORT}, 0.0)
+    assert answer["value"] == {"kind": "lost", "ranks": [3], "who": "h1:7"}, "now it is"
+
+
+def test_two_processes_of_one_name_are_two_all_the_same() -> None:
+    """Containers of one host may share its name and number their processes alike."""
+    board = Board("t", "rank 0 (h0:1)")
+    board.handle(1, hello(3, "abc"), 0.0)
+    board.handle(2, hello(3, "def"), 0.0)
+    ((_, answer),) = board.handle(1, {"op": "wait", "id": 1, "key": ABORT}, 0.0)
+    assert answer["value"]["kind"] == "clash"
+
+
+def test_a_board_that_greets_too_late_is_found_all_the_same(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real server, held up while it should greet; the first connection is given up, a later one counts."""
+    monkeypatch.setattr("nccl_bench.launch.meeting.ANSWER_S", 0.2)
+    with meeting(address(token, 0)) as zero:
+        assert zero.server is not None
+        handle, held_up = zero.server.board.handle, threading.Event()
+
+        def late(client: int, message: dict[str, object], now: float) -> object:
+            if message["op"] == "hello" and not held_up.is_set():
+                held_up.set()
+                time.sleep(1.0)
+            return handle(client, message, now)
+
+        monkeypatch.setattr(Board, "handle", lambda self, client, message, now: late(client, message, now))
+        with meeting(address(token, 1), 20) as one:
+            assert held_up.is_set()
+            one.client.set({"k": 1})
+            assert zero.client.get("k", 5) == 1
+            assert zero.client.get(ABORT, 0.3) is None
+
+
 def test_a_rank_that_two_processes_claim_is_told_to_both(token: str) -> None:
     with meeting(address(token, 0, who="h1:1")) as first, meeting(address(token, 0, who="h1:2")) as second:
         expected = {"kind": "clash", "why": "rank 0 claimed by 2 processes: h1:1 and h1:2", "ranks": [0]}

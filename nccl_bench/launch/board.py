@@ -3,7 +3,9 @@
 `Board` is the pure part, messages in and replies out; `BoardServer` puts it on a port, in a thread of its own. Messages
 are JSON objects, one a line:
 
-    {"op": "hello", "id", "token", "ranks": [r, ...], "world", "who": "host:pid"}   first; answered with "board", or refused
+    {"op": "hello", "id", "token", "ranks": [r, ...], "world", "who": "host:pid", "me": any text}
+                                                                               first; answered with "board", or refused. "me": the same
+                                                                               where a process that gave up waiting comes again
     {"op": "set", "values": {key: value}}                                      no answer
     {"op": "claim", "key", "value"}                                            set, unless somebody did before
     {"op": "wait", "id", "key"}                                                answered with "value" once it is set
@@ -55,6 +57,7 @@ _SPARE_FDS = 256
 class _Client:
     ranks: tuple[int, ...]
     who: str
+    me: str
     left: bool = False
 
 
@@ -115,10 +118,10 @@ class Board:
         self._collects = [collect for collect in self._collects if collect.client != client]
         if known is None:
             return []
-        for rank in known.ranks:
-            if self._by_rank.get(rank) == client:
-                del self._by_rank[rank]
-        if known.left:
+        held = [rank for rank in known.ranks if self._by_rank.get(rank) == client]
+        for rank in held:
+            del self._by_rank[rank]
+        if known.left or not held:  # or the same process has come again
             return []
         news: Json = {f"{FACTS}/{rank}": {"rank": rank, "state": "lost", "who": known.who} for rank in known.ranks if rank not in self._ranked[FACTS]}
         if ABORT not in self._values:
@@ -155,14 +158,17 @@ class Board:
         world, who = int(message["world"]), str(message["who"])
         ranks = tuple(int(rank) for rank in message["ranks"])
         replies: Replies = [(client, {"id": request, "board": self.holder})]
-        self.clients[client] = _Client(ranks, who)
+        me = str(message.get("me") or f"client {client}")
+        self.clients[client] = _Client(ranks, who, me)
         self._world = self._world or (world, f"rank {ranks[0]} ({who})")
         problem = None
         if world != self._world[0]:
             problem = f"rank {ranks[0]} ({who}) says there are {world} ranks, {self._world[1]} says {self._world[0]}"
         for rank in ranks:
             other = self.clients.get(self._by_rank.setdefault(rank, client))
-            if other is not None and other is not self.clients[client]:
+            if other is not None and other.me == me:
+                self._by_rank[rank] = max(client, self._by_rank[rank])
+            elif other is not None:
                 problem = f"rank {rank} claimed by 2 processes: {other.who} and {who}"
         if problem is not None and ABORT not in self._values:
             replies += self._set({ABORT: {"kind": "clash", "why": problem, "ranks": list(ranks)}}, now)

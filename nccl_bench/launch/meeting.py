@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nccl_bench.errors import NcclBenchError, WorldError
 from nccl_bench.launch.board import Board, BoardServer, prepare_socket
@@ -37,6 +38,8 @@ class Address:
     """host:pid"""
     may_hold: bool
     """Whether this process holds the board, should the address be this host's."""
+    me: str = field(default_factory=lambda: secrets.token_hex(8))
+    """By which the board knows this process when it comes again: a board on a busy host may greet it too late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +149,14 @@ def _greet(sock: socket.socket, address: Address, timeout_s: float) -> tuple[Boa
     wire = TcpWire(sock)
     wire.send({
         "op": "hello", "id": 0, "token": address.token, "ranks": list(address.ranks), "world": address.world_size, "who": address.who,
+        "me": address.me,
     })  # fmt: skip
     end = time.monotonic() + timeout_s
     while (left := end - time.monotonic()) > 0:
         await_fd(sock.fileno(), left)
         for answer in wire.receive():
             return BoardClient(wire, str(answer["board"])), wire.address
+    wire.send({"op": "bye"})  # a board that is only slow must not take this for a loss
     raise TimeoutError
 
 
