@@ -129,6 +129,17 @@ def alive(pid: int) -> bool:
         return False
 
 
+def heeds(pid: int, number: signal.Signals) -> None:
+    """Wait until a process catches a signal: on a busy machine Python takes seconds to start."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        if caught is not None and int(caught[1], 16) >> (number - 1) & 1:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} catches no {number.name}")
+
+
 def place(rank: int, world: int, **more: str) -> dict[str, str]:
     """Variables as torchrun sets them; a job of its own for every call site's port."""
     return {
@@ -468,8 +479,8 @@ def test_nohup_is_heeded(job: Job) -> None:
 
 
 def test_a_signal_while_the_ranks_meet_ends_at_once(job: Job) -> None:
-    rank = launch(job, 2, missing=(1,))[0]
-    time.sleep(0.5)
+    rank = launch(job, 2, missing=(1,), FAKE_RUN='{"plan": {"meet_s": 60.0}}')[0]
+    heeds(rank.process.pid, signal.SIGTERM)
     rank.process.send_signal(signal.SIGTERM)
 
     assert job.end() == [143]
