@@ -122,6 +122,23 @@ def test_search_gives_plans_in_order_with_their_tie_groups(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("model", "options", "sizes"),
+    [
+        ("mixtral-8x7b", ("--ep", "4", "--cp", "2"), {"ep": 4, "cp": 2}),
+        ("llama3-8b", ("--framework", "deepspeed", "--zero", "1"), {"zero": 1}),
+        ("llama3-8b", ("--recompute", "none"), {"recompute": "none"}),
+    ],
+)
+def test_search_keeps_what_its_options_say(model, options, sizes):
+    hardware = ("--gpus", "8xH100-SXM", "--nics", "8x400-IB", "--nodes", "2", "--gpu-mem", "2000")
+    found = document("search", "--preset", model, "--gbs", "16", *hardware, "--gemm-eff", "0.6", "--top", "1000", *options)
+
+    assert found
+    for name, size in sizes.items():
+        assert {row["layout"][name] for row in found} == {size}
+
+
+@pytest.mark.parametrize(
     ("args", "code", "words"),
     [
         (("plan",), 2, "no model"),
@@ -141,6 +158,18 @@ def test_search_gives_plans_in_order_with_their_tie_groups(tmp_path):
         (("search", "--preset", "llama3-8b", *HARDWARE), 2, "--gbs"),
         (("search", "--preset", "llama3-8b", *HARDWARE, "--gbs", "64"), 2, "can be priced"),
         (("search", "--preset", "llama3-8b", *HARDWARE, "--gbs", "64", "--fix", "xx=1"), 2, "SIZE=NUMBER"),
+        (("plan", "--preset", "llama3-8b", *HARDWARE, "--gpu-mem", "nan"), 2, "--gpu-mem nan is out of range"),
+        (("plan", "--preset", "llama3-8b", *HARDWARE, "--gpu-hour-price", "-2"), 2, "--gpu-hour-price -2 is out of range"),
+        (("plan", "--preset", "llama3-8b", *HARDWARE, "--gemm-eff", "0.5", "--hbm", "-5"), 2, "--hbm -5 is out of range"),
+        (("plan", "--preset", "llama3-8b", *HARDWARE, "--world", "128"), 2, "--world 128: the hardware named has 64 GPUs"),
+        (("plan", "--preset", "llama3-8b", *HARDWARE, "--gpus-per-node", "4"), 2, "--gpus 8xH100-SXM has 8"),
+        (("plan", "--preset", "llama3-8b", *HARDWARE, "--etp", "4"), 2, "ETP without experts"),
+        (("search", *LLAMA, *HARDWARE, "--ep", "4"), 2, "EP without experts"),
+        (("search", *LLAMA, *HARDWARE, "--hsdp", "8"), 2, "--hsdp belongs to fsdp2"),
+        (("search", *LLAMA, *HARDWARE, "--fix", "zero=2"), 2, "--zero belongs to DeepSpeed"),
+        (("search", *LLAMA, *HARDWARE, "--framework", "deepspeed", "--fix", "cp=2"), 2, "no context parallelism"),
+        (("search", *LLAMA, *HARDWARE, "--fix", "tp=3"), 2, "no layout of 64 ranks with these sizes"),
+        (("search", *LLAMA, *HARDWARE, "--cp", "2", "--fix", "cp=4"), 2, "cp is 2 already"),
     ],
 )
 def test_what_cannot_be_is_said_in_words(args, code, words):

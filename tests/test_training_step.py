@@ -132,6 +132,16 @@ def test_embedding_head_and_loss_add_theirs_at_the_ends():
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize("sp", [False, True])
+def test_no_call_that_runs_beside_a_gemm_is_called_synchronous(sp):
+    layout = Layout(tp=4, pp=2, sp=sp, gbs=8, seq=512)
+    calls = [call for stage in stages_of(layout, GPT) for call in step_calls(GPT, layout, stage) if call.window == "gemm"]
+
+    assert "head backward" in {call.kind for call in calls}
+    assert not [call for call in calls if "synchronous" in call.why.replace("asynchronous", "")]
+
+
+@pytest.mark.pure
 def test_without_sequence_parallelism_every_tensor_rank_sends_the_whole_activation():
     plain = counted(GPT, Layout(tp=4, pp=2, gbs=8, seq=512))["PP", "sendrecv", "pp"]
     shared = counted(GPT, Layout(tp=4, pp=2, sp=True, gbs=8, seq=512))["PP", "sendrecv", "pp"]

@@ -68,10 +68,11 @@ def search(
     from nccl_bench.training.search import search as find
 
     inputs = inputs_of(given, sized=False)
-    fixed = _fixed(fix or [])
+    fixed = _fixed(fix or [], given)
     found = find(
-        inputs.model, inputs.layout, inputs.world, inputs.fabric, inputs.basis, top=top, fixed=fixed, max_tp=max_tp, per_node=inputs.per_node
-    )
+        inputs.model, inputs.layout, inputs.world, inputs.fabric, inputs.basis, top=top, fixed=fixed, max_tp=max_tp, per_node=inputs.per_node,
+        recompute=recompute,
+    )  # fmt: skip
     documents = []
     for row in found.answers if chart is not None or as_json else ():
         assumed = assumptions_of(row.layout, inputs.fabric, inputs.basis, inputs.assumptions)
@@ -89,11 +90,13 @@ def search(
     write_lines(with_warnings(inputs, search_lines(found, inputs.fabric)), sys.stdout)
 
 
-def _fixed(texts: list[str]) -> dict[str, int]:
-    fixed: dict[str, int] = {}
+def _fixed(texts: list[str], given: o.Given) -> dict[str, int]:
+    """What --fix names, and the sizes that have an option of their own. Raises UsageError where two of them disagree."""
+    fixed: dict[str, int] = {name: value for name in SIZES if (value := getattr(given, name)) is not None}
     for word in (part for text in texts for part in re.split(r"[,\s]+", text) if part):
         name, _equals, value = word.lower().partition("=")
         if name not in SIZES or not value.isdecimal() or (int(value) < 1 and name != "zero"):
             raise UsageError(f"--fix {word!r} is not SIZE=NUMBER", f"sizes: {' '.join(SIZES)}; for example --fix tp=8,mbs=1")
-        fixed[name] = int(value)
+        if fixed.setdefault(name, int(value)) != int(value):
+            raise UsageError(f"--fix {word!r}: {name} is {fixed[name]} already", "give each size once")
     return fixed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -56,6 +55,8 @@ class _Hardware:
 
 def inputs_of(given: Given, *, sized: bool = True) -> Inputs:
     """Everything from the options. `sized`: the layout must fill the world (plan); a search sizes it itself. Raises UsageError and others."""
+    for option, value in (("--gpu-mem", given.gpu_mem), ("--peak", given.peak), ("--hbm", given.hbm)):
+        _positive(option, value)
     source = _file(given)
     model = _model(given, source)
     if given.flop_basis not in BASES:
@@ -72,7 +73,9 @@ def inputs_of(given: Given, *, sized: bool = True) -> Inputs:
     assumptions += [Assumption(name="left out", value=text, source=f"{model.name}") for text in model.notes]
     assumptions += [Assumption(name="of the file", value=text, source="its keys") for text in (source.notes if source else ())]
     money = Money(
-        gpu_hour_price=given.gpu_hour_price, tokens=_tokens(given.tokens), observed_step_s=_positive("--observed-step", given.observed_step)
+        gpu_hour_price=_checked_price(given.gpu_hour_price),
+        tokens=_tokens(given.tokens),
+        observed_step_s=_positive("--observed-step", given.observed_step),
     )
     not_nccl = hardware.header is not None and (hardware.header.not_nccl or hardware.header.shared_gpu)
     return Inputs(model=model, layout=layout, fabric=fabric, basis=given.flop_basis, money=money, assumptions=tuple(assumptions), world=world,
@@ -221,6 +224,7 @@ def _seats(given: Given, layout: Layout, topology: Topology | None, header: RunH
     asked = given.world or (layout.world if given.dp is not None else None)
     if given.gpus is not None and topology is not None:
         seats = seats_of(topology)
+        _agreeing(given, len(seats), max(local for _node, local in seats) + 1)
     elif header is not None and header.n_ranks:
         seats = run_seats(header)
     elif asked is not None:
@@ -238,6 +242,14 @@ def _seats(given: Given, layout: Layout, topology: Topology | None, header: RunH
         return seats[: given.world]
     per_node = given.gpus_per_node or max(local for _node, local in seats) + 1
     return even_seats(given.world, per_node)
+
+
+def _agreeing(given: Given, n_gpus: int, per_node: int) -> None:
+    """Raises UsageError where --world or --gpus-per-node contradicts the hardware that is named."""
+    if given.world is not None and given.world > n_gpus:
+        raise UsageError(f"--world {given.world}: the hardware named has {n_gpus} GPUs", "leave --world or --nodes out")
+    if given.gpus_per_node is not None and given.gpus_per_node != per_node:
+        raise UsageError(f"--gpus-per-node {given.gpus_per_node}: --gpus {given.gpus} has {per_node}", "leave one of the two out")
 
 
 def _gpu_name(topology: Topology | None) -> str | None:
@@ -338,7 +350,7 @@ def _rates(given: Given, hardware: _Hardware, datasheet: Any, assumptions: list[
     peak = given.peak if given.peak is not None else datasheet.tflops if datasheet else None
     hbm = given.hbm if given.hbm is not None else datasheet.hbm_GBps if datasheet else None
     for option, value, unit in (("--peak", peak, "TFLOPS"), ("--hbm", hbm, "GB/s")):
-        if value is None or not math.isfinite(value) or value <= 0:
+        if value is None:
             raise UsageError(f"--gemm-eff needs {option} {unit}: this GPU's is not known", "or name the GPU: --gpus 8xH100-SXM")
     assert peak is not None
     assert hbm is not None
@@ -361,9 +373,13 @@ def _tokens(text: str | None) -> float | None:
         raise UsageError(f"--tokens {text!r} is no number", "for example --tokens 15T") from None
 
 
+def _checked_price(value: float | None) -> float | None:
+    return value if value == 0 else _positive("--gpu-hour-price", value)
+
+
 def _positive(option: str, value: float | None) -> float | None:
     if value is not None and not 0 < value < 1e9:
-        raise UsageError(f"{option} {value:g} is out of range")
+        raise UsageError(f"{option} {value:g} is out of range", "a number above 0 and below 1e9")
     return value
 
 

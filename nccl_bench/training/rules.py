@@ -87,10 +87,10 @@ def _context(at: Layout, model: Model) -> str | None:
 
 
 def _experts(at: Layout, model: Model) -> str | None:
-    if at.ep == 1 and (at.etp is None or not model.experts):
+    if at.ep == 1 and (at.etp is None or (at.etp == 1 and not model.experts)):
         return None if not (model.experts and at.tp > 1 and at.framework == "megatron" and not at.sp) else "MoE with TP needs --sp"
     if not model.experts:
-        return "EP without experts in the model"
+        return f"{'EP' if at.ep > 1 else 'ETP'} without experts in the model"
     if model.experts % at.ep:
         return f"{model.experts} experts cannot be shared by EP {at.ep}"
     if model.moe_ffn % at.expert_tp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -41,7 +42,7 @@ def candidates(base: Layout, world: int, layers: int, fixed: Mapping[str, int], 
         if max_tp is not None and tp > max_tp:
             continue
         for pp in _choices("pp", world // tp, fixed):
-            for cp in _choices("cp", world // tp // pp, fixed) if base.framework != "deepspeed" and ("cp" in fixed or base.cp > 1) else (1,):
+            for cp in _choices("cp", world // tp // pp, fixed) if "cp" in fixed or (base.cp > 1 and base.framework != "deepspeed") else (1,):
                 if world % (tp * pp * cp):
                     continue
                 sized = replace(base, tp=tp, pp=pp, cp=cp, dp=world // (tp * pp * cp), sp=base.sp or (tp > 1 and base.framework == "megatron"))
@@ -62,7 +63,7 @@ def _variants(layout: Layout, fixed: Mapping[str, int], per_node: int | None, la
     for recompute in recomputes:
         at = replace(layout, recompute=recompute)  # type: ignore[arg-type]
         for ep in _choices("ep", at.tp * at.cp * at.dp, fixed) if "ep" in fixed or at.ep > 1 else (1,):
-            expert = replace(at, ep=ep)
+            expert = replace(at, ep=ep, vpp=fixed.get("vpp", at.vpp), zero=fixed.get("zero", at.zero))
             if at.framework == "megatron":
                 for vpp in (fixed["vpp"],) if "vpp" in fixed else _chunks(layers, at.pp):
                     for order in (MEGATRON_ORDER, MEGATRON_PP_DP_ORDER) if at.pp > 1 and at.dp * at.cp > 1 and ep == 1 else (at.order,):
@@ -90,18 +91,15 @@ def search(
     fixed: Mapping[str, int],
     max_tp: int | None,
     per_node: int | None,
+    recompute: str | None = None,
 ) -> Found:
-    """The best layouts. Raises UsageError where none is accepted, none fits, or no step time can be given."""
+    """The best layouts; `recompute`: no other than this one. Raises UsageError where none is accepted, none fits, or no step time can be given."""
     if model.experts and base.ep == 1 and "ep" not in fixed:
         base = replace(base, ep=2)  # any EP: see _variants
     rows: list[tuple[float, Layout]] = []
     n_tried = n_impossible = n_unpriced = 0
-    seen: set[Layout] = set()
-    for even in candidates(base, world, model.layers, fixed, max_tp, per_node):
-        layout = _shared_out(even, model)
-        if layout in seen or why_not(layout, model) is not None:
-            continue
-        seen.add(layout)
+    refusals: Counter[str] = Counter()
+    for layout in _accepted(candidates(base, world, model.layers, fixed, max_tp, per_node), model, recompute, refusals):
         n_tried += 1
         if n_tried > MAX_LAYOUTS:
             raise UsageError(f"more than {MAX_LAYOUTS} layouts", "fix some sizes: --fix tp=8,mbs=1")
@@ -117,7 +115,9 @@ def search(
             n_unpriced += 1
         else:
             rows.append((step["mid"], layout))
-    _complain(n_tried, n_impossible, n_unpriced, len(rows), world)
+    if not n_tried:
+        raise _nothing(base, model, world, refusals)
+    _complain(n_impossible, n_unpriced, len(rows), knows_memory=fabric.memory_nbytes is not None)
     rows = _simplest(rows)
     rows.sort(key=lambda row: (row[0], row[1].text()))
     answers: list[Answer] = []
@@ -127,6 +127,21 @@ def search(
             tie, leader = tie + 1, step_s
         answers.append(replace(answer(model, layout, fabric, basis, deep=not answers), tie_group=tie))
     return Found(answers=tuple(answers), n_tried=n_tried, n_impossible=n_impossible, n_unpriced=n_unpriced, why=_why(answers))
+
+
+def _accepted(found: Iterator[Layout], model: Model, recompute: str | None, refusals: Counter[str]) -> Iterator[Layout]:
+    """Each layout once that the framework takes; why it refuses the others is counted in `refusals`."""
+    seen: set[Layout] = set()
+    for even in found:
+        layout = _shared_out(even, model)
+        if layout in seen or (recompute is not None and layout.recompute != recompute):
+            continue
+        seen.add(layout)
+        refusal = why_not(layout, model)
+        if refusal is None:
+            yield layout
+        else:
+            refusals[refusal] += 1
 
 
 def _simplest(rows: list[tuple[float, Layout]]) -> list[tuple[float, Layout]]:
@@ -153,14 +168,22 @@ def _shared_out(layout: Layout, model: Model) -> Layout:
     return replace(layout, pp_layout=split_layers(model.layers, chunks))
 
 
-def _complain(n_tried: int, n_impossible: int, n_unpriced: int, n_rows: int, world: int) -> None:
-    if not n_tried:
-        raise UsageError(f"no layout of {world} ranks is accepted for this model and batch", "check --gbs: it is shared by DP in micro-batches")
+def _nothing(base: Layout, model: Model, world: int, refusals: Counter[str]) -> UsageError:
+    """The error where no layout is accepted, with what refuses most of them."""
+    if not refusals:
+        hint = f"sizes that are fixed must divide {world}, --max-tp must allow them, and DP must divide a --gbs of {base.gbs}"
+        return UsageError(f"there is no layout of {world} ranks with these sizes", hint)
+    (reason, n), n_all = refusals.most_common(1)[0], refusals.total()
+    hint = f"that refuses {n} of {n_all}, other reasons the rest" if n < n_all else "change that, or free a size"
+    return UsageError(f"{base.framework} accepts no layout of {world} ranks for {model.name}: {reason}", hint)
+
+
+def _complain(n_impossible: int, n_unpriced: int, n_rows: int, *, knows_memory: bool) -> None:
     if n_rows:
         return
     if n_unpriced:
         raise UsageError(
-            f"none of {n_unpriced} layouts that fit can be priced: compute or communication is not known",
+            f"none of {n_unpriced} layouts{' that fit' if knows_memory else ''} can be priced: compute or communication is not known",
             "name the hardware (--gpus --nics --nodes) and --gemm-eff, or give --measured RUN of a sweep --want",
         )
     raise UsageError(f"none of {n_impossible} layouts fits into the GPUs' memory", "more GPUs, or --recompute full")

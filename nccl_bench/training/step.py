@@ -13,6 +13,7 @@ from nccl_bench.training.call import Call, Window, merged
 from nccl_bench.training.layout import Layout, Stage
 from nccl_bench.training.model import Model
 
+BESIDE = "asynchronous beside a GEMM of the backward"
 TITAN = "torchtitan models/llama3/parallelize.py (tensor parallel plan)"
 
 
@@ -89,7 +90,6 @@ def _sequence_parallel(at: Layout, nbytes: int, halves: int) -> list[Call]:
             ("TP backward, gathered again", "all_gather", 1, "gemm", "layers.py:667-676"),
             ("TP backward", "reduce_scatter", 1, "gemm", "layers.py:700-709"),
         ]
-    beside = "asynchronous beside a GEMM of the backward"
     return [
         _call(
             kind,
@@ -98,7 +98,7 @@ def _sequence_parallel(at: Layout, nbytes: int, halves: int) -> list[Call]:
             nbytes,
             halves * n,
             window,
-            beside if window == "gemm" and window != pipelined else how,
+            BESIDE if window == "gemm" and window != pipelined else how,
             TITAN if titan else f"megatron {where}",
         )
         for kind, name, n, window, where in rows
@@ -115,8 +115,8 @@ def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[
             calls += [_call("embedding backward", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
         if stage.last:
             calls += [_call("head", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:623-709")]
-            calls += [_call("head backward", "all_gather", "tp", s, m, "gemm", sync, "megatron layers.py:623-709")]
-            calls += [_call("head backward", "reduce_scatter", "tp", s, m, "gemm", sync, "megatron layers.py:623-709")]
+            calls += [_call("head backward", "all_gather", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
+            calls += [_call("head backward", "reduce_scatter", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
         if at.framework == "megatron":
             norms = (2 * len(stage.layers) + (1 if stage.last else 0)) * model.hidden * at.grad_nbytes
             why = "synchronous, once a step"
@@ -126,7 +126,7 @@ def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[
         if stage.first:
             calls += [_call("embedding", "all_reduce", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
         if stage.last:
-            calls += [_call("head backward", "all_reduce", "tp", s, m, "gemm", sync, "megatron layers.py:623-709")]
+            calls += [_call("head backward", "all_reduce", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
     if stage.last:
         calls += [_call("loss", "all_reduce", "tp", loss, 3 * m, "exposed", sync, "megatron cross_entropy.py:130,146,150", dtype="float32")]
     return calls
