@@ -17,6 +17,8 @@ pytest.importorskip("torch")
 SHORT = ("all_reduce", "--backend", "gloo", "-b", "1K", "-e", "4K", "--budget", "0.05", "--no-progress")
 LONG = ("all_reduce", "--backend", "gloo", "-b", "1K", "-e", "1K", "--budget", "0.05", "--no-progress", "--duration", "10m")
 PORT = 21000
+NOT_HUNG_S = 90
+"""Far below the ten minutes of a long sweep, far above -T + 10 s on a busy machine; tests/campaign.py holds ends to the second."""
 
 
 @dataclass
@@ -130,7 +132,7 @@ def test_an_interface_that_leads_elsewhere_ends_4_within_the_timeout_and_is_name
     ended = finish(start(two, tmp_path, *SHORT, "-T", "5", env={"GLOO_SOCKET_IFNAME": "dead0"}))
     assert [one.code for one in ended] == [4, 4], ended
     assert "GLOO_SOCKET_IFNAME=dead0 on h1, h2" in ended[0].stderr
-    assert max(one.seconds for one in ended) < 40
+    assert max(one.seconds for one in ended) < NOT_HUNG_S
 
 
 # ---- a host that is gone
@@ -150,7 +152,7 @@ def test_a_host_cut_off_in_a_run_is_named_and_nobody_hangs(three: Hosts, tmp_pat
     three.link(host, *what)
     ended = finish(processes)
     assert [one.code for one in ended] == [4, 4, 4], ended
-    assert max(one.seconds for one in ended) < 5 + 10
+    assert max(one.seconds for one in ended) < NOT_HUNG_S
     assert ended[0].last_line == f"nccl-bench: exit 4: {culprit} did not arrive"
     assert "does not answer: its host or its supervisor is down, stopped or cut off" in ended[0].stderr
     cut_off = three.names.index(host)
