@@ -132,6 +132,14 @@ def test_embedding_head_and_loss_add_theirs_at_the_ends():
 
 
 @pytest.mark.pure
+def test_torchtitans_head_is_not_gathered_again_for_its_backward():
+    layout = Layout(framework="fsdp2", tp=4, gbs=8, seq=512)
+    backward = [call for call in step_calls(GPT, layout, stages_of(layout, GPT)[0]) if call.kind == "head backward"]
+
+    assert [(call.collective, call.count, call.nbytes, call.window) for call in backward] == [("reduce_scatter", 8, MIB, "exposed")]
+
+
+@pytest.mark.pure
 @pytest.mark.parametrize("sp", [False, True])
 def test_no_call_that_runs_beside_a_gemm_is_called_synchronous(sp):
     layout = Layout(tp=4, pp=2, sp=sp, gbs=8, seq=512)

@@ -115,8 +115,11 @@ def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[
             calls += [_call("embedding backward", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
         if stage.last:
             calls += [_call("head", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:623-709")]
-            calls += [_call("head backward", "all_gather", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
-            calls += [_call("head backward", "reduce_scatter", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
+            if at.framework == "fsdp2":  # autograd keeps the gathered input, and nothing runs beside
+                calls += [_call("head backward", "reduce_scatter", "tp", s, m, "exposed", sync, TITAN)]
+            else:
+                calls += [_call("head backward", "all_gather", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
+                calls += [_call("head backward", "reduce_scatter", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
         if at.framework == "megatron":
             norms = (2 * len(stage.layers) + (1 if stage.last else 0)) * model.hidden * at.grad_nbytes
             why = "synchronous, once a step"
