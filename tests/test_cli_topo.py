@@ -109,6 +109,15 @@ def test_collnet_is_there_only_when_asked_for(capsys: pytest.CaptureFixture[str]
     assert "collnet" in document(capsys, *argv, "--sharp")["collectives"]["all_reduce"]["by_algorithm"]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [((), "one node alone"), (("--nics", "8x400-RoCE", "--nodes", "4"), "these NICs are RoCE"), (("--nics", "8x400-EFA", "--nodes", "4"), "EFA")],
+)
+def test_sharp_needs_infiniband_switches(options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ideal", "--gpus", "8xH100-SXM", *options, "--sharp"]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_ideal_of_a_file_may_be_given_nics_and_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.txt"
     path.write_text(MATRIX)

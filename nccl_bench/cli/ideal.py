@@ -50,6 +50,8 @@ def ideal(
         raise UsageError("--gpu and --groups belong to a source that is read", "--gpus and --system name the model; use --racks for places")
     topology = _named(gpus, nics, nodes, system) if any(sources[1:]) else _read(from_ or [], sysfs_root, gpu, groups, nics, nodes)
     topology = _with_racks(topology, racks, oversubscription)
+    if sharp:
+        _need_infiniband(topology)
     found = ceilings(topology, None, os.environ, dtype=find_dtype(dtype).name, op=find_op(op), sharp=True if sharp else None)
     if as_json:
         sys.stdout.write(json.dumps(to_json(found, topology), indent=1) + "\n")
@@ -85,6 +87,16 @@ def _read(paths: list[Path], sysfs_root: Path | None, gpu: str | None, groups: P
     if nics is not None:
         topology = spec.with_nics(topology, nics)
     return topology if nodes is None else spec.repeat(topology, nodes)
+
+
+def _need_infiniband(topology: Topology) -> None:
+    """Raises UsageError where --sharp has no InfiniBand switch that could add up."""
+    if len(topology.nodes) < 2:
+        raise UsageError("--sharp: one node alone uses no InfiniBand switch", "--nodes N, or leave --sharp out")
+    layers = {nic.link_layer for node in topology.nodes for nic in node.nics or ()} - {"InfiniBand", None}
+    if layers:
+        names = ", ".join(sorted(filter(None, layers)))
+        raise UsageError(f"--sharp: switches that add up are InfiniBand's, and these NICs are {names}", "leave --sharp out")
 
 
 def _with_racks(topology: Topology, racks: str | None, oversubscription: str | None) -> Topology:
