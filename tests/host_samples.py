@@ -124,11 +124,11 @@ def healthy(root: Path, n: int = 8) -> Path:
         "sys/class/net/eth0/mtu": "1500",
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance", "sys/devices/system/node/node0/cpulist": "0-63",
         "sys/devices/system/node/node1/cpulist": "64-127", "sys/class/dmi/id/product_serial": "SN123", "sys/module/mlx5_core/version": "24.10",
-        "sys/class/iommu/dmar0/x": "", "dev/kmsg": "6,1,1;boot",
+        "sys/class/iommu/dmar0/x": "", "dev/kmsg": "6,0,1;boot",
     })  # fmt: skip
     (root / "dev" / "shm").mkdir()
     for at in range(n):
-        write(root, {f"dev/nvidia{at}": ""})
+        write(root, {f"dev/nvidia{at}": "", f"sys/bus/pci/devices/0000:{0x10 + at:02x}:00.0/numa_node": "0"})
     bridge = root / "sys/bus/pci/devices/0000:aa:00.0"
     write(root, {"sys/bus/pci/devices/0000:aa:00.0/class": "0x060400"})
     (bridge / "config").write_bytes(config(512, acs=0))
@@ -144,3 +144,16 @@ def config(read_request: int, acs: int | None = None) -> bytes:
         space[0x100:0x104] = (0x000D | 1 << 16).to_bytes(4, "little")
         space[0x106:0x108] = acs.to_bytes(2, "little")
     return bytes(space)
+
+
+def roce(root: Path, n: int = 8) -> Path:
+    """The same host with n ports of RoCE v2, lossless, in one traffic class."""
+    healthy(root, n)
+    for at in range(n):
+        base, device = f"sys/class/infiniband/mlx5_{at}", f"sys/devices/pci0000:{at:02x}/0000:{at:02x}:01.0"
+        write(root, {
+            f"{base}/ports/1/link_layer": "Ethernet", f"{base}/ports/1/gid_attrs/types/0": "RoCE v2", f"{base}/tc/1/traffic_class": "106",
+            f"{device}/net/ens{at}/mtu": "9000", f"sys/class/net/ens{at}/mtu": "9000", f"sys/class/net/ens{at}/operstate": "up",
+            f"sys/class/net/ens{at}/qos/pfc": "0,0,0,1,0,0,0,0",
+        })  # fmt: skip
+    return root

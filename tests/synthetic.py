@@ -3,11 +3,18 @@
 Assumptions, all stated here:
   fabric    1 NIC a GPU, 4 or 8 rails, each node's rail r on switch r of its leaf; leaves of 8 to 32 nodes; 2 to 8 spines, chosen by a hash of
             (src, dst, rail); crossing exchanges reach 1/oversubscription (1 or 2) of the inside ones, and small messages take 1.2 µs more
-  noise     each exchange: log-normal, standard deviation 1.0 % with Student's t of 4 degrees of freedom (heavy tails); each node 0.4 %, each
-            rail 0.2 %; one exchange in 200 is 5-40 % slower for no reason; small messages 4 %, and one in 50 takes 1.1 to 3 times as long
+  noise     each exchange: log-normal with Student's t of 3 degrees of freedom (heavy tails), of a standard deviation of 0.5 to 2 % that is a
+            cluster's own; each node 0.4 %, each port 0.4 %, each rail 0.2 %; one exchange in 200 is 5-40 % slower for no reason; small messages
+            4 %, and one in 50 takes 1.1 to 3 times as long
+  in common what is measured at the same time is disturbed at the same time: in one node-round of 400 a node's ports are all 5-40 % slower (in
+            all sizes and directions of the round), in one leaf-round of 100 all that crosses a leaf's way out is 5-25 % slower, and in one round
+            of 50 everything is 2-10 % slower
+  means     of an exchange's batches lie 0-2 % below its median speed; one exchange in 60 stalls (a mean 5 to 60 % lower). Half of the lossy
+            links show in the mean alone, as timeouts do: three exchanges of four stall, the median says nothing
+  GPUs      chips differ by 1.2 % in GEMM, nodes (their air) by 0.6 %
   a rate    is the slowest of: sender's port, path, receiver's port; both directions at once end with the slower one
-  screens   all pairs up to 32 nodes, 8 rounds and 5 inside the leaves beyond; then, as accept does, suspects once more: with other partners,
-            with one another, and alone
+  screens   all pairs up to 32 nodes, 8 rounds and 5 inside the leaves beyond; then, as pairs and accept do, suspects once more: with other
+            partners, with one another, and alone; up to 8 nodes everything once more
   stated    whoever runs it says what the fabric is oversubscribed by
   counters  can be read in 9 of 10 clusters; which NIC carries a rail is proven in 9 of 10; groups are known in half, and always where
             a spine is slow (nobody can name a place that has no name) and where the fabric is oversubscribed
@@ -19,6 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nccl_bench.flows.pairs import confirming
 from nccl_bench.measure.schedule import INSIDE_ROUNDS, inside_rounds, partner, screen_rounds
 from nccl_bench.verdict.evidence import (
     LARGE_BOTH,
@@ -34,7 +42,7 @@ from nccl_bench.verdict.evidence import (
     Mark,
     Suspect,
 )
-from nccl_bench.verdict.localise import localise, suggest
+from nccl_bench.verdict.localise import localise
 
 KINDS = (
     "slow NIC", "slow NVLink", "slow GPU", "flapping link", "lossy link", "slow spine", "one direction", "thermal throttle",
@@ -76,13 +84,18 @@ class Cluster:
     shaky: np.ndarray = field(init=False)
     losing: np.ndarray = field(init=False)
     late_us: np.ndarray = field(init=False)
+    stalling: np.ndarray = field(init=False)
+    port_factor: np.ndarray = field(init=False)
+    sigma: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.sigma = float(self.rng.uniform(0.005, 0.02))
         self.node_factor = np.exp(self.rng.normal(0, 0.004, self.n))
+        self.port_factor = np.exp(self.rng.normal(0, 0.004, (self.n, self.rails)))
         self.rail_factor = np.exp(self.rng.normal(0, 0.002, self.rails))
         shape = (self.n, self.rails)
         self.send, self.receive = np.ones(shape), np.ones(shape)
-        self.shaky, self.losing, self.late_us = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self.shaky, self.losing, self.late_us, self.stalling = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
         for fault in self.faults:
             self._apply(fault)
 
@@ -97,7 +110,7 @@ class Cluster:
             case "flapping link":
                 self.shaky[at] = fault.effect
             case "lossy link":
-                self.losing[at] = fault.effect
+                (self.stalling if fault.sends else self.losing)[at] = fault.effect
             case "mis-cabled rail":
                 for rail in (fault.device, fault.other):
                     self.send[fault.node, rail] *= keep
@@ -119,8 +132,9 @@ class Cluster:
     def exchange(self, pairs: list[tuple[int, int]]) -> Exchanges:
         """Every pair on every rail: large and small, both at once, and each direction alone."""
         a, b = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
-        src, dst, rail, stratum, speed = [], [], [], [], []
+        src, dst, rail, stratum, speed, mean = [], [], [], [], [], []
         every_rail = np.tile(np.arange(self.rails), len(pairs))
+        common, number = np.repeat(self._common(pairs), self.rails), np.repeat(_rounds(pairs), self.rails)
         a, b = np.repeat(a, self.rails), np.repeat(b, self.rails)
         for kind in STRATA:
             for here, there in ((a, b),) if kind in (LARGE_BOTH, SMALL_BOTH) else ((a, b), (b, a)):
@@ -128,11 +142,32 @@ class Cluster:
                 dst.append(there)
                 rail.append(every_rail)
                 stratum.append(np.full(len(here), kind))
-                speed.append(self._speed(here, there, every_rail, kind))
+                speed.append(self._speed(here, there, every_rail, kind) * common)
+                mean.append(speed[-1] * self._stalls(here, there, every_rail))
         return Exchanges(
             src=np.concatenate(src), dst=np.concatenate(dst), rail=np.concatenate(rail), stratum=np.concatenate(stratum), speed=np.concatenate(speed),
-            n_rails=self.rails,
+            n_rails=self.rails, mean=np.concatenate(mean), round=np.tile(number, len(src)),
         )  # fmt: skip
+
+    def _common(self, pairs: list[tuple[int, int]]) -> np.ndarray:
+        """[pair] what disturbs several at once, in the rounds that disjoint pairs in a row make."""
+        a, b, number = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]), _rounds(pairs)
+        n_leaves = self.n // self.leaf + 1
+        nodes = self._hiccup((number[-1] + 1, self.n), 1 / 400, 0.6, 0.95)
+        leaves = self._hiccup((number[-1] + 1, n_leaves), 1 / 100, 0.75, 0.95)
+        whole = self._hiccup((number[-1] + 1,), 1 / 50, 0.9, 0.98)
+        across = self.leaf_of(a) != self.leaf_of(b)
+        out = np.minimum(leaves[number, self.leaf_of(a)], leaves[number, self.leaf_of(b)])
+        found: np.ndarray = np.minimum(nodes[number, a], nodes[number, b]) * np.where(across, out, 1.0) * whole[number]
+        return found
+
+    def _stalls(self, a: np.ndarray, b: np.ndarray, rail: np.ndarray) -> np.ndarray:
+        """Mean speed over median speed."""
+        ratio = np.exp(-np.abs(self.rng.normal(0, 0.01, len(a)))) * self._hiccup(len(a), 1 / 60, 0.4, 0.95)
+        for end in (a, b):
+            hit = self.rng.random(len(a)) < 0.75 * (self.stalling[end, rail] > 0)
+            ratio = np.where(hit, ratio * np.clip(1 - self.stalling[end, rail] / 0.75 * np.exp(self.rng.normal(0, 0.4, len(a))), 0.02, 1), ratio)
+        return ratio
 
     def _speed(self, a: np.ndarray, b: np.ndarray, rail: np.ndarray, kind: int) -> np.ndarray:
         if kind in (SMALL_BOTH, SMALL_ONE):
@@ -140,12 +175,13 @@ class Cluster:
         one = self._way(a, b, rail)
         rate = one if kind == LARGE_ONE else np.minimum(one, self._way(b, a, rail))
         rate = rate * NIC_GBps * self.node_factor[a] * self.node_factor[b] * self.rail_factor[rail]
+        rate = rate * np.minimum(self.port_factor[a, rail], self.port_factor[b, rail])
         for end in (a, b):
             hit = self.rng.random(len(a)) < self.shaky[end, rail]
             rate = np.where(hit, rate * (1 - self.rng.uniform(0.3, 0.9, len(a))), rate)
             lost = self.losing[end, rail]
             rate = rate * np.clip(1 - lost * np.exp(self.rng.normal(0, 0.25, len(a))), 0.02, 1)
-        return rate * np.exp(0.01 * self.rng.standard_t(4, len(a)) / np.sqrt(2)) * self._hiccup(len(a), 0.005, 0.6, 0.95)
+        return rate * np.exp(self.sigma * self.rng.standard_t(3, len(a)) / np.sqrt(3)) * self._hiccup(len(a), 0.005, 0.6, 0.95)
 
     def _way(self, a: np.ndarray, b: np.ndarray, rail: np.ndarray) -> np.ndarray:
         path = np.ones(len(a))
@@ -162,7 +198,7 @@ class Cluster:
         us = SMALL_US + 1.2 * (self.leaf_of(a) != self.leaf_of(b)) + self.late_us[a, rail] + self.late_us[b, rail]
         return us * np.exp(self.rng.normal(0, 0.04, len(a))) / self._hiccup(len(a), 0.02, 1 / 3, 0.9)
 
-    def _hiccup(self, n: int, often: float, low: float, high: float) -> np.ndarray:
+    def _hiccup(self, n: int | tuple[int, ...], often: float, low: float, high: float) -> np.ndarray:
         return np.where(self.rng.random(n) < often, self.rng.uniform(low, high, n), 1.0)
 
     def inside(self) -> Inside:
@@ -194,7 +230,7 @@ class Cluster:
             weight = {"slow NVLink": 0.9, "slow GPU": 0.5, "thermal throttle": 0.3}.get(fault.kind)
             if weight:
                 total[fault.node] *= 1 - weight * fault.effect
-        chips = np.exp(self.rng.normal(0, 0.008, len(node)))
+        chips = np.exp(self.rng.normal(0, 0.012, len(node)) + np.repeat(self.rng.normal(0, 0.006, self.n), self.rails))
         repeats = [
             gemm[node, gpu] * chips * GEMM_TFLOPS * np.exp(self.rng.normal(0, 0.004, len(node))) * self._hiccup(len(node), 0.005, 0.8, 0.95)
             for _ in range(3)
@@ -216,7 +252,7 @@ class Cluster:
             match fault.kind:
                 case "flapping link":
                     found.append(Mark(kind="nic", host=host, nic=nic, text="link_downed +3 during pairs"))
-                case "lossy link":
+                case "lossy link" if not fault.sends:
                     found.append(Mark(kind="nic", host=host, nic=nic, text="symbol_error +5120 during pairs (others: 0-2)"))
                 case "PCIe x8":
                     found.append(Mark(kind="nic", host=host, nic=nic, text="PCIe width x8 (x16 on the others)"))
@@ -247,8 +283,7 @@ class Cluster:
         exchanges, inside, alone = self.exchange(self.pairs()), self.inside(), self.alone()
         evidence = self.evidence(exchanges, inside, alone)
         findings = localise(evidence)
-        number = {host: at for at, host in enumerate(self.hosts)}
-        more = [(number[a], number[b]) for a, b in suggest(evidence, findings)]
+        more = list(confirming(evidence, findings))
         if not more:
             return (
                 localise(self.evidence(exchanges, inside, tuple(merged(*both) for both in zip(alone, self.alone(), strict=True))))
@@ -268,6 +303,17 @@ class Cluster:
         return list(dict.fromkeys(found))
 
 
+def _rounds(pairs: list[tuple[int, int]]) -> np.ndarray:
+    """[pair] the round it belongs to: one ends where a node would be in it twice."""
+    number, busy, found = 0, set[int](), []
+    for a, b in pairs:
+        if a in busy or b in busy:
+            number, busy = number + 1, set()
+        busy |= {a, b}
+        found.append(number)
+    return np.array(found)
+
+
 def _mixed(key: np.ndarray) -> np.ndarray:
     """A hash without pattern, as switches' ECMP means to be (the finaliser of splitmix64)."""
     key = key.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
@@ -277,8 +323,10 @@ def _mixed(key: np.ndarray) -> np.ndarray:
 
 
 def joined(one: Exchanges, other: Exchanges) -> Exchanges:
-    columns = {name: np.concatenate((getattr(one, name), getattr(other, name))) for name in ("src", "dst", "rail", "speed", "stratum")}
-    return Exchanges(**columns, n_rails=one.n_rails)
+    columns = {name: np.concatenate((getattr(one, name), getattr(other, name))) for name in ("src", "dst", "rail", "speed", "stratum", "mean")}
+    assert one.round is not None
+    assert other.round is not None
+    return Exchanges(**columns, round=np.concatenate((one.round, other.round + one.round.max() + 1)), n_rails=one.n_rails)
 
 
 def merged(one: Alone, other: Alone) -> Alone:

@@ -71,6 +71,42 @@ def test_one_unchecked_case_leaves_the_data_open():
     assert judge(case(point(430), point(430, nbytes=8, wrong=None)), Criteria(), lambda _: EXPECTED).exit_code == 8
 
 
+@pytest.mark.parametrize("rate, expected", [(330, "pass"), (310, "fail")])
+def test_a_range_of_sizes_has_a_share_of_its_own(rate, expected):
+    ranges = [{"collective": "allreduce", "from": "64M", "to": "512M", "share": 0.8, "source": "annex B"}]
+    criteria = parse({"bandwidth": {"ranges": ranges}}, "c.toml")
+    points = [point(430), point(400, nbytes=512 << 20), point(rate, nbytes=64 << 20)]
+    verdict = judge(case(*points), criteria, lambda _: EXPECTED)
+    (row,) = [row for row in verdict.rows if "64 MiB to 512 MiB" in row.criterion]
+    assert (row.status, row.measured, row.required, row.source) == (expected, rate, 320, "annex B")
+    assert status(judge(case(point(430)), criteria, lambda _: EXPECTED), "all_reduce of") == ["inconclusive"]
+    assert status(judge(case(*points), criteria, lambda _: Ceiling()), "all_reduce of") == ["inconclusive"]
+
+
+@pytest.mark.parametrize(
+    "lists, word, required, expected",
+    [
+        ({}, "ok", False, "pass"), ({}, "warn", False, "warn"), ({}, "unknown", False, "warn"), ({}, "unknown", True, "inconclusive"),
+        ({"fail": ["fail", "warn"]}, "warn", False, "fail"), ({"warn": ["warn"]}, "unknown", False, "inconclusive"),
+    ],
+)  # fmt: skip
+def test_what_doctors_words_mean_is_the_criterias_to_say_and_what_they_leave_out_is_not_green(lists, word, required, expected):
+    check = {"id": "nic.acs", "status": word, "hosts": ["h1"], "device": None, "measured": None, "expected": None, "why": "x", "required": required}
+    verdict = judge(case(point(430), doctor=(check,)), parse({"doctor": lists}, "c.toml"), lambda _: EXPECTED)
+    assert status(verdict, "nic.acs") == [expected]
+
+
+def test_latency_and_tail_are_held_against_their_limits():
+    criteria = parse({"require": [{"collective": "all_reduce", "max_latency_us": 40.0, "source": "annex C"}], "tail": {"p95_over_median": 1.1}}, "c")
+    small = replace(point(1, nbytes=8), time_us=Times(median=41.0, mean=41.0, min=41.0, max=41.0))
+    large = point(430)
+    slow_tail = replace(large, time_us=replace(large.time_us, p95=large.time_us.median * 1.3))
+    verdict = judge(case(small, slow_tail), criteria, lambda _: EXPECTED)
+    assert status(verdict, "all_reduce latency") == ["fail"]
+    assert status(verdict, "all_reduce p95/median") == ["warn"]
+    assert ("all_reduce in stage cluster", "<= 40 µs", "annex C") in criteria.thresholds()
+
+
 def test_a_stated_floor_fails_a_row_and_passes_it_only_with_like_nodes():
     ceiling = Ceiling(attainable_GBps=400.0, line_GBps=500.0)
 
@@ -107,6 +143,10 @@ def test_unlike_nodes_suspects_exclusions_and_counters_fail():
 
 
 def test_rdma_that_is_there_and_carries_nothing_fails():
+    needed = parse({"transport": {"required": True, "rdma": "ignore"}}, "c.toml")
+    assert status(judge(case(point(430), has_rdma=False), needed, lambda _: EXPECTED), "RDMA") == ["fail"]
+    assert status(judge(case(point(430), has_rdma=True, rdma_bytes=5), needed, lambda _: EXPECTED), "RDMA") == ["fail"]
+    assert status(judge(case(point(430), has_rdma=False), Criteria(), lambda _: EXPECTED), "RDMA") == []
     assert status(judge(case(point(430), has_rdma=True, rdma_bytes=5), Criteria(), lambda _: EXPECTED), "RDMA") == ["fail"]
     assert status(judge(case(point(430), has_rdma=True, rdma_bytes=None), Criteria(), lambda _: EXPECTED), "RDMA") == ["inconclusive"]
     assert status(judge(case(point(430), has_rdma=True, rdma_bytes=99 * GIB), Criteria(), lambda _: EXPECTED), "RDMA") == ["pass"]
@@ -133,6 +173,10 @@ def test_a_vendors_number_is_judged_by_the_statistic_it_was_measured_by(statisti
         ({"require": [{"stage": "moon", "collective": "all_reduce", "max_latency_us": 1}]}, "stage is one of"),
         ({"doctor": {"fail": "warn"}}, "a list of"),
         ({"counters": {"errors": "maybe"}}, "fail, warn or ignore"),
+        ({"transport": {"required": "yes"}}, "true or false"),
+        ({"bandwidth": {"ranges": [{"collective": "all_reduce", "from": "1M", "share": 0.5}]}}, "to is missing"),
+        ({"bandwidth": {"ranges": [{"collective": "all_reduce", "from": "1G", "to": "1M", "share": 0.5}]}}, "is no range"),
+        ({"bandwidth": {"ranges": [{"collectiv": "all_reduce"}]}}, "did you mean 'collective'"),
     ],
 )
 def test_a_key_or_value_that_is_none_is_a_usage_error_that_says_which(record, said):

@@ -52,7 +52,7 @@ def pairs(
         levels=("node", "gpu") if level == "both" else (level,), mode=mode, sizes=() if sizes is None else parse_sizes(sizes), budget_s=budget,
         timeout_s=timeout, backend=backend,
     )  # fmt: skip
-    return _measure(spec, nproc_per_node, groups, allowed, out, as_json=as_json)
+    return _measure(spec, nproc_per_node, groups, allowed, out, confirm=confirm, as_json=as_json)
 
 
 def judge_table(
@@ -92,7 +92,7 @@ def judge_table(
 
 
 def _measure(
-    spec: Any, nproc: int | None, groups: Path | None, allowed: float | None, out: Path | None, *, as_json: bool
+    spec: Any, nproc: int | None, groups: Path | None, allowed: float | None, out: Path | None, *, confirm: bool, as_json: bool
 ) -> Ended:
     from nccl_bench.cli.places import groups_of, local_count
     from nccl_bench.fabric.host_read import Roots
@@ -127,7 +127,7 @@ def _measure(
                 progress.update(min(done, n), n, f"round {message['round'] + 1}", format_size(message["nbytes"]))
 
         try:
-            tested = run_pairs(spec, council, Where(out=out), argv=sys.argv, groups=places, oversubscription=allowed, on=on)
+            tested = run_pairs(spec, council, Where(out=out), argv=sys.argv, groups=places, oversubscription=allowed, on=on, confirm=confirm)
         finally:
             progress.close()
         dismiss(council, tested.exit_code, tested.why)

@@ -27,6 +27,7 @@ PORT: Mapping[str, Meaning] = {
     "out_of_sequence": "errors", "packet_seq_err": "errors", "local_ack_timeout_err": "errors", "rnr_nak_retry_err": "errors",
     "implied_nak_seq_err": "errors", "roce_adp_retrans": "errors", "roce_adp_retrans_to": "errors", "rx_icrc_encapsulated": "errors",
     "np_cnp_sent": "congestion", "rp_cnp_handled": "congestion", "np_ecn_marked_roce_packets": "congestion",
+    "duplicate_request": "errors", "out_of_buffer": "errors",
     "retrans_pkts": "errors", "retrans_timeout_events": "errors", "tx_bytes": "bytes", "rx_bytes": "bytes", "rx_drops": "errors",
 }  # fmt: skip
 """What a counter of a port means. The last line is EFA's; out_of_sequence and what follows RoCE's."""
@@ -36,6 +37,8 @@ GPU: Mapping[str, Meaning] = {
 }  # fmt: skip
 SATURATES = {"link_downed": 255, "link_error_recovery": 255, "local_link_integrity_errors": 15, "excessive_buffer_overrun_errors": 15}
 """Ends of narrow counters, where a difference of 0 says nothing (InfiniBand Architecture Specification, PortCounters)."""
+GONE = "gone"
+"""Stands for the counters of a device that no longer answers."""
 FEW = 10
 """Errors of one port in a stage that are passed over unless like ports have none at all: a healthy link makes single bit errors (the InfiniBand
 specification allows a bit error rate of 1e-12: one each 2.5 s at 400 Gbit/s, before error correction)."""
@@ -121,14 +124,17 @@ def _gpus(nvml: Any) -> Json:
 
 
 def moved(host: str, before: Json, after: Json) -> list[Moved]:
-    """What changed on one host; a counter that went back was reset, and its new value counts."""
-    found: list[Moved] = []
+    """What changed on one host; a counter that went back was reset, and its new value counts. A device that is gone is a fault."""
+    gone = [device for device in before if device not in after and device != "kernel"] if after else []
+    found = [Moved(host=host, device=device, counter=GONE, meaning="fault", delta=1) for device in gone]
     for device, values in after.items():
         old = before.get(device) or {}
         for counter, value in values.items():
             if counter == "uuid" or counter not in old:
                 continue
             delta = value - old[counter] if value >= old[counter] else value
+            if counter == "xids":  # counted in a ring buffer, which loses old ones
+                delta = max(0, value - old[counter])
             limit = SATURATES.get(counter)
             full = limit is not None and value >= limit
             if delta or full:
@@ -152,6 +158,9 @@ def judge(moves: Sequence[Moved], n_devices: Mapping[str, int]) -> list[tuple[Mo
             continue
         if move.saturated:
             found.append((move, f"{move.counter} stands at the end of its counter: it cannot be said whether it moved"))
+            continue
+        if move.counter == GONE:
+            found.append((move, "answered before, and can no longer be read"))
             continue
         if move.meaning == "fault":
             found.append((move, f"{move.counter} +{move.delta}"))

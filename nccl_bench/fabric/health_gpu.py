@@ -14,6 +14,7 @@ HARMLESS_XIDS = (13, 31, 43, 45, 68, 137)
 """Faults of programs, not of hardware: graphics exception, MMU fault, stopped, preemptive cleanup (NVIDIA, "XID Errors")."""
 THROTTLES = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 """nvml.h, nvmlClocksEventReason*; idle, application clocks and display are none of concern."""
+LONGER_LOG = "journalctl -k -b | grep Xid shows all since boot; log_buf_len=16M on the kernel's command line keeps more"
 BAD_THROTTLES = 0x8 | 0x40 | 0x80
 
 
@@ -58,7 +59,7 @@ def _links(host: Json, gpu: Json) -> Finding | None:
         return finding(host, "unknown" if full != 0 else "skipped", None, full, device=_name(gpu))
     if up == 0 and down == 0 and (full is None or "none" in (model.joined if model else ())):
         return finding(host, "skipped", "no NVLink", device=_name(gpu))
-    if down:
+    if down or (up == 0 and full):
         return finding(host, "fail", f"{up} up, {down} down", full or up + down, device=_name(gpu))
     if full is not None and up < full:
         return finding(host, "warn", up, f"{full} in full", device=_name(gpu))
@@ -106,6 +107,8 @@ def _xids(hosts: Sequence[Json]) -> Iterable[Finding]:
         xids = host.get("xids")
         if xids is None or (not xids and not has_gpu_driver(host)):
             found.append(finding(host, "unknown" if xids is None else "skipped"))
+        elif not xids and not host.get("log_since_driver", True):
+            found.append(finding(host, "unknown", "none in what the kernel's log still holds", "none since boot", fix=LONGER_LOG))
         elif not xids:
             found.append(finding(host, "ok", "none"))
         for (pci, number), times in Counter((one["pci"], one["xid"]) for one in xids or ()).items():

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from nccl_bench.fabric import health_gpu, health_net
-from nccl_bench.fabric.health import Check, Finding, Judge, alike, finding, has_gpu_driver, mapping, of_host
+from nccl_bench.fabric.health import Check, Finding, Judge, Status, alike, finding, has_gpu_driver, mapping, of_host
 from nccl_bench.fabric.topology import Json
 
 MIN_SHM = 1 << 30
@@ -33,15 +33,28 @@ def _version(name: str) -> Judge:
 
 
 def _conf(hosts: Sequence[Json]) -> Iterable[Finding]:
-    values = {str(host["host"]): "; ".join(host["nccl_conf"]) if host.get("nccl_conf") else "none" for host in hosts}
-    usual = Counter(values.values()).most_common(1)[0][0]
-    return [finding(host, "ok" if values[str(host["host"])] == usual else "fail", values[str(host["host"])][:120], usual[:120]) for host in hosts]
+    values = {str(host["host"]): None if host.get("nccl_conf") is None else "; ".join(host["nccl_conf"]) or "none" for host in hosts}
+    usual = Counter(text for text in values.values() if text is not None).most_common(1)
+    found = []
+    for host in hosts:
+        text = values[str(host["host"])]
+        status: Status = "unknown" if text is None else "ok" if text == usual[0][0] else "fail"
+        found.append(finding(host, status, text and text[:120], usual[0][0][:120] if usual else None))
+    return found
+
+
+def _limit(host: Json, name: str) -> tuple[bool, int | None]:
+    """(whether it is known, its value; None for no limit)."""
+    limits = mapping(host.get("limits"))
+    return name in limits, limits.get(name)
 
 
 def _memlock(host: Json) -> Finding:
-    value = mapping(host.get("limits")).get("memlock")
+    known, value = _limit(host, "memlock")
     if not host.get("ports"):
         return finding(host, "skipped", "no RDMA port")
+    if not known:
+        return finding(host, "unknown", expected="unlimited")
     return finding(host, "ok" if value is None else "fail", "unlimited" if value is None else f"{int(value) >> 10} KiB", "unlimited")
 
 
@@ -53,7 +66,9 @@ def _shm(host: Json) -> Finding:
 
 
 def _files(host: Json) -> Finding:
-    value = mapping(host.get("limits")).get("nofile")
+    known, value = _limit(host, "nofile")
+    if not known:
+        return finding(host, "unknown", expected=MIN_FILES)
     return finding(host, "ok" if value is None or value >= MIN_FILES else "warn", "unlimited" if value is None else value, MIN_FILES)
 
 
@@ -95,6 +110,8 @@ def _equal(hosts: Sequence[Json]) -> Iterable[Finding]:
 
 def _rank_gpu(host: Json) -> Finding:
     ranks, n_gpus = _ranks(host), len(host.get("gpus") or ())
+    if ranks and host.get("gpus") is None and has_gpu_driver(host):
+        return finding(host, "unknown", host.get("why_no_gpus"), "a GPU a rank")
     if not ranks or not n_gpus:
         return finding(host, "skipped")
     if all(rank.get("multi_rank") for rank in ranks):
@@ -122,13 +139,16 @@ def _numa(host: Json) -> Finding:
     """Each rank's CPUs against the NUMA node of its GPU."""
     cpus = mapping(mapping(host.get("settings")).get("numa_cpus"))
     near = {gpu.get("index"): gpu.get("numa") for gpu in mapping(host.get("node")).get("gpus") or ()}
-    ranks = [rank for rank in _ranks(host) if rank.get("cpus") and near.get(rank.get("local_rank")) is not None]
-    if not ranks or len(cpus) < 2:
-        return finding(host, "skipped", "one NUMA node, or no rank with a GPU whose node is known")
-    far = [rank["rank"] for rank in ranks if not set(rank["cpus"]) & set(cpus.get(str(near[rank["local_rank"]]), ()))]
-    return finding(
-        host, "warn" if far else "ok", f"ranks {', '.join(map(str, far[:8]))} are on another node than their GPU" if far else None, "the GPU's node"
-    )
+    ranks = [rank for rank in _ranks(host) if rank.get("local_rank") in near]
+    if not ranks or len(cpus) == 1:
+        return finding(host, "skipped", "one NUMA node" if ranks else "no rank with a GPU")
+    told = [rank for rank in ranks if rank.get("cpus") and near[rank["local_rank"]] is not None]
+    far = [rank["rank"] for rank in told if not set(rank["cpus"]) & set(cpus.get(str(near[rank["local_rank"]]), ()))]
+    if far and cpus:
+        return finding(host, "warn", f"ranks {', '.join(map(str, far[:8]))} are on another node than their GPU", "the GPU's node")
+    if len(told) < len(ranks) or not cpus:
+        return finding(host, "unknown", "of some ranks the CPUs or their GPU's node cannot be read", "the GPU's node")
+    return finding(host, "ok", None, "the GPU's node")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -136,7 +156,9 @@ CHECKS: tuple[Check, ...] = (
         Check(id=f"version.{name}", what=f"the same {label} on all hosts", how=how, judge=_version(name), required=name == "driver",
               why="unlike versions are what breaks or slows a collective on one host", fix=f"give all hosts the same {label}")
         for name, label, how in (
-            ("driver", "NVIDIA driver", "/proc/driver/nvidia/version"), ("torch", "torch", "package metadata"), ("nccl", "NCCL", "package metadata"),
+            ("driver", "NVIDIA driver", "/proc/driver/nvidia/version"), ("torch", "torch", "package metadata"),
+            ("cuda", "CUDA of torch", "torch/version.py"),
+            ("nccl", "NCCL", "package metadata"),
             ("ofed", "OFED (mlx5_core)", "/sys/module"), ("efa", "EFA driver", "/sys/module"), ("kernel", "kernel", "/proc"),
         )
     ),

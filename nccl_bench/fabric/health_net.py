@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from nccl_bench.fabric import ib, pcie
 from nccl_bench.fabric.health import Check, Finding, Judge, Status, alike, each, finding, has_gpu_driver, mapping, of_host
 from nccl_bench.fabric.select import wanted
+from nccl_bench.fabric.sysfs import SATURATED
 from nccl_bench.fabric.topology import Json
 
 MIN_READ_REQUEST = 4096
@@ -27,9 +28,15 @@ def _active(port: Json) -> bool:
 
 
 def _chosen(host: Json) -> list[Json]:
-    """Ports that NCCL would take: those of the selection where NVML and sysfs showed it, by name; else all RDMA ports."""
+    """Ports that NCCL would take: those of the selection where NVML and sysfs showed it, by name; else all RDMA ports.
+
+    A port of the same board (PSID) as one that is taken belongs to them: it is passed over because it is slower, and that is the fault.
+    """
     used = {(nic.get("name"), str(nic.get("port"))): nic.get("used") for nic in mapping(host.get("node")).get("nics") or ()}
-    return [port for port in host.get("ports") or () if used.get((port["name"], str(port["port"]))) is not False or not _active(port)]
+    ports = list(host.get("ports") or ())
+    taken = [port for port in ports if used.get((port["name"], str(port["port"]))) is not False or not _active(port)]
+    boards = {port.get("psid") for port in taken} - {None}
+    return [port for port in ports if port in taken or port.get("psid") in boards]
 
 
 def _like_others(hosts: Sequence[Json]) -> dict[str, Counter[str]]:
@@ -52,6 +59,8 @@ def _state(hosts: Sequence[Json]) -> Iterable[Finding]:
         for port in ports:
             if _layer(port) == "EFA":
                 found.append(finding(host, "skipped", ib.NOT_REPORTED, device=_label(port)))
+            elif port.get("state") is None:
+                found.append(finding(host, "unknown", expected="4: ACTIVE", device=_label(port)))
             elif _active(port):
                 found.append(finding(host, "ok", "ACTIVE", device=_label(port)))
             else:
@@ -83,21 +92,22 @@ def _rates(hosts: Sequence[Json]) -> Iterable[Finding]:
         for port in mine:
             said = f"{_layer(port)} {port.get('rate')}"
             usual = others[_label(port)].most_common(1)[0][0] if len(hosts) > 2 else own.most_common(1)[0][0]
-            found.append(finding(host, "ok" if said == usual else "fail", said, usual, device=_label(port)))
+            status: Status = "unknown" if port.get("rate") is None or _layer(port) is None else "ok" if said == usual else "fail"
+            found.append(finding(host, status, None if status == "unknown" else said, usual, device=_label(port)))
         if not mine:
             found.append(finding(host, "skipped"))
     return found
 
 
-def _downed(hosts: Sequence[Json]) -> Iterable[Finding]:
-    """The reader's warnings of ports: saturated counters, narrow slots."""
-    found = []
-    for host in hosts:
-        texts = [text for text in mapping(host.get("node")).get("warnings") or () if "link_downed" in text]
-        found += [finding(host, "warn", text.split(": ", 1)[-1], device=text.split(":", 1)[0]) for text in texts]
-        if not texts:
-            found.append(finding(host, "ok" if host.get("ports") else "skipped"))
-    return found
+def _downed(host: Json, port: Json) -> Finding | None:
+    """A port's count of link downs: it cannot tell once it stands at its end; EFA has none."""
+    if _layer(port) == "EFA":
+        return finding(host, "skipped", ib.NOT_REPORTED, device=_label(port))
+    word = str(port.get("link_downed") or "")
+    if not word.isdecimal():
+        return finding(host, "unknown", device=_label(port))
+    said = f"{word}, the end of its 8-bit counter" if int(word) >= SATURATED else f"{word} since the counter was cleared"
+    return finding(host, "warn" if int(word) >= SATURATED else "ok", said, f"below {SATURATED}", device=_label(port))
 
 
 def _slot(host: Json, port: Json) -> Finding | None:
@@ -111,7 +121,9 @@ def _slot(host: Json, port: Json) -> Finding | None:
 
 
 def _firmware(host: Json) -> str | None:
-    words = Counter(f"{port.get('psid') or '?'} {port['firmware']}" for port in host.get("ports") or () if port.get("firmware"))
+    words = {f"{port.get('psid') or '?'} {port.get('firmware')}" for port in host.get("ports") or ()}
+    if any(port.get("firmware") is None for port in host.get("ports") or ()):
+        return None
     return ", ".join(sorted(words)) or None
 
 
@@ -138,6 +150,8 @@ def _ifname(host: Json) -> Finding:
     if not text:
         return finding(host, "skipped", "not set")
     interfaces = mapping(host.get("interfaces"))
+    if not interfaces:
+        return finding(host, "unknown", expected=text)
     taken = [name for name in interfaces if wanted(name, None, text)]
     live = [name for name in taken if mapping(interfaces[name]).get("state") in ("up", "unknown")]
     return finding(host, "ok" if live else "fail", ", ".join(live) or f"{text}: no interface of this name is up", text)
@@ -151,6 +165,8 @@ def _gdr(host: Json) -> Finding:
         return finding(host, "ok", "nvidia_peermem is loaded")
     if settings.get("open_driver"):
         return finding(host, "ok", "dma-buf: open kernel modules")
+    if settings.get("peermem") is None:
+        return finding(host, "unknown")
     return finding(host, "fail", "neither nvidia_peermem nor the open kernel modules", "one of them", fix="modprobe nvidia_peermem")
 
 
@@ -196,12 +212,16 @@ def _pfc(host: Json, port: Json) -> Finding | None:
 
 
 def _traffic(host: Json) -> str | None:
-    words = {str(port["traffic_class"]) for port in _roce(host) if port.get("traffic_class")}
-    return ", ".join(sorted(words)) or mapping(host.get("env")).get("NCCL_IB_TC")
+    """NCCL's own setting wins over the ports'; None where neither can be read of every port."""
+    words = {str(port.get("traffic_class")) for port in _roce(host)}
+    own = mapping(host.get("env")).get("NCCL_IB_TC")
+    return own or (None if "None" in words else ", ".join(sorted(words)) or None)
 
 
 def _mtu(host: Json) -> str | None:
-    words = Counter(f"{port.get('mtu')}" for port in _roce(host) if port.get("mtu"))
+    words = {f"{port.get('mtu')}" for port in _roce(host)}
+    if "None" in words:
+        return None
     return ", ".join(sorted(words)) or None
 
 
@@ -224,7 +244,8 @@ CHECKS = (
     Check(id="nic.rate", what="rate and link layer as on most", how=SYSFS, judge=_rates,
           why="a port trained down, or turned Ethernet, slows its rail to its speed",
           fix="reseat the cable; mlxlink -d DEVICE; check the port's configured speed and type"),
-    Check(id="nic.downed", what="links that did not go down so often that their counter ended", how=SYSFS, judge=_downed,
+    Check(id="nic.downed", what="links that did not go down so often that their counter ended", how=SYSFS,
+          judge=each(lambda host: host.get("ports"), _downed),
           why="a link that comes and goes stalls collectives for seconds", fix="replace the cable or transceiver; clear the counter and watch"),
     Check(id="nic.pcie", what="PCIe speed and width of each NIC", how="/sys/bus/pci", judge=each(_chosen, _slot),
           why="a 400G port needs Gen5 x16: in half a slot it moves half", fix="reseat the card or its riser; BIOS bifurcation"),

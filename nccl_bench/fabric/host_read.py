@@ -13,7 +13,7 @@ import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def read_host(environ: Mapping[str, str], roots: Roots, *, nvml: Any = None, hos
         "ports": ports,
         "interfaces": _interfaces(roots.sys),
         "versions": _versions(roots),
-        "xids": xids_of(roots.dev / "kmsg", denied),
+        **_kernel_log(roots.dev / "kmsg", denied),
         "settings": _settings(environ, roots, denied),
         "acs_on": _acs(roots.sys, denied),
         "limits": _limits(roots),
@@ -86,6 +86,7 @@ def _versions(roots: Roots) -> Json:
     return {
         "driver": _driver(roots.proc),
         "torch": _package("torch"),
+        "cuda": cuda_of_torch(),
         "nccl": next((found for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11") if (found := _package(name))), None),
         "ofed": text_of(roots.sys / "module" / "mlx5_core" / "version"),
         "efa": text_of(roots.sys / "module" / "efa" / "version"),
@@ -99,6 +100,16 @@ def _package(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def cuda_of_torch() -> str | None:
+    """The CUDA that torch was built with, from its version file: torch itself may be broken, and loading it takes seconds."""
+    try:
+        path = distribution("torch").locate_file("torch/version.py")
+        found = re.search(r"^cuda\b[^=]{0,40}= *['\"](\d{1,3}\.\d{1,3})", Path(str(path)).read_text(errors="replace"), re.MULTILINE)
+    except (PackageNotFoundError, OSError):
+        return None
+    return found[1] if found else None
 
 
 def _driver(proc: Path) -> str | None:
@@ -142,6 +153,7 @@ def _port(roots: Roots, port: tuple[str, str]) -> Json:
         "firmware": text_of(device / "fw_ver"),
         "psid": text_of(device / "board_id"),
         "guid": text_of(device / "node_guid"),
+        "link_downed": text_of(at / "counters" / "link_downed"),
         "interfaces": nets,
         "mtu": text_of(roots.sys / "class" / "net" / nets[0] / "mtu") if nets else None,
         "traffic_class": text_of(device / "tc" / port[1] / "traffic_class"),
@@ -204,21 +216,43 @@ def acs_enabled(config: bytes) -> bool | None:
 
 
 def _acs(sys: Path, denied: list[str]) -> list[str] | None:
-    """Addresses of PCI bridges with ACS redirection on; None where their configuration cannot be read."""
+    """Addresses of PCI bridges with ACS redirection on; None where the configuration of one that is not known to have it cannot be read."""
     base = sys / "bus" / "pci" / "devices"
+    if not base.is_dir():
+        return None
     bridges = [name for name in _names(base) if (text_of(base / name / "class") or "").startswith("0x0604")]
     configs = {name: _config(base / name / "config") for name in bridges}
-    if bridges and all(config is None for config in configs.values()):
+    on = [name for name, config in configs.items() if config is not None and acs_enabled(config)]
+    if not on and any(config is None or len(config) <= 256 for config in configs.values()):  # ACS lies in the extended space, beyond 256 bytes
         denied.append("acs")
         return None
-    return [name for name, config in configs.items() if config is not None and acs_enabled(config)]
+    return on
 
 
 # ---- the kernel's words, settings, limits
 
 
 def xids_of(path: Path, denied: list[str]) -> list[Json] | None:
-    """[{pci, xid}] that the kernel's ring buffer holds since boot; None where it may not be read."""
+    """[{pci, xid}] that the kernel's ring buffer holds; None where it may not be read."""
+    found: list[Json] | None = _kernel_log(path, denied)["xids"]
+    return found
+
+
+def _kernel_log(path: Path, denied: list[str]) -> Json:
+    """xids: [{pci, xid}] of the kernel's ring buffer, None where it may not be read; whether it goes back to when the driver was loaded."""
+    data = _ring(path, denied)
+    if data is None:
+        return {"xids": None, "log_since_driver": None}
+    xids = [
+        {"pci": pcie.address(pci + ".0" if "." not in pci else pci) or pci, "xid": int(number)}
+        for pci, number in XID.findall(data.decode("utf-8", "replace"))
+    ]
+    first = re.match(rb"\d{1,10},(\d{1,20}),", data)
+    whole = first is None or int(first[1]) == 0 or b"NVRM: loading NVIDIA" in data
+    return {"xids": xids, "log_since_driver": whole}
+
+
+def _ring(path: Path, denied: list[str]) -> bytes | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except PermissionError:
@@ -239,10 +273,7 @@ def xids_of(path: Path, denied: list[str]) -> list[Json] | None:
         pass  # the buffer was overwritten while it was read: what came counts
     finally:
         os.close(fd)
-    return [
-        {"pci": pcie.address(pci + ".0" if "." not in pci else pci) or pci, "xid": int(number)}
-        for pci, number in XID.findall(data.decode("utf-8", "replace"))
-    ]
+    return data
 
 
 def _settings(environ: Mapping[str, str], roots: Roots, denied: list[str]) -> Json:
@@ -255,7 +286,7 @@ def _settings(environ: Mapping[str, str], roots: Roots, denied: list[str]) -> Js
         "numa_balancing": text_of(roots.proc / "sys" / "kernel" / "numa_balancing"),
         "iommu": _names(roots.sys / "class" / "iommu") if (roots.sys / "class" / "iommu").is_dir() else None,
         "iommu_passthrough": None if command is None else bool(re.search(r"\biommu(\.passthrough=1|=pt)\b", command)),
-        "peermem": any((modules / name).is_dir() for name in ("nvidia_peermem", "nv_peer_mem")),
+        "peermem": any((modules / name).is_dir() for name in ("nvidia_peermem", "nv_peer_mem")) if modules.is_dir() else None,
         "open_driver": "Open Kernel Module" in (text_of(roots.proc / "driver" / "nvidia" / "version") or ""),
         "numa_cpus": _numa_cpus(roots.sys),
     }
@@ -299,10 +330,12 @@ def _chassis(sys: Path, denied: list[str]) -> Json:
 
 
 def _conf(environ: Mapping[str, str], etc: Path) -> list[str] | None:
-    """Lines of nccl.conf without comments; names alone where a value could be a secret."""
+    """Lines of nccl.conf without comments, none where there is no such file; None where it is there and cannot be read."""
     path = Path(environ["NCCL_CONF_FILE"]) if environ.get("NCCL_CONF_FILE") else etc / "nccl.conf"
     try:
         lines = path.read_text(errors="replace").splitlines()[:1000]
+    except FileNotFoundError:
+        return []
     except OSError:
         return None
     return sorted(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))

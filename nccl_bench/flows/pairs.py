@@ -26,6 +26,10 @@ MAX_CONFIRM = 512
 """Pairs that are measured once more at most."""
 
 
+ALL_AGAIN_UP_TO = 8
+"""Nodes of which all pairs are measured once more: at most 7 rounds."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Tested:
     """A pair test that ended."""
@@ -83,7 +87,7 @@ def run_pairs(
     known = groups(seats.hosts)
     evidence = evidence_of(records, seats, known, oversubscription, marks_of_hang(first, seats))
     findings = localise(evidence)
-    more = _more(evidence, findings) if confirm and first.exit_code == 0 else ()
+    more = confirming(evidence, findings) if confirm and first.exit_code == 0 else ()
     if more:
         second = run_worlds(council, "pairs", as_json(replace(spec, pairs=more)), [ranks], on=on).worlds[0]
         extra = second.of("pairs")
@@ -93,7 +97,11 @@ def run_pairs(
     return _end(first, writer, findings, evidence, seats)
 
 
-def _more(evidence: Evidence, findings: Findings) -> tuple[tuple[int, int], ...]:
+def confirming(evidence: Evidence, findings: Findings) -> tuple[tuple[int, int], ...]:
+    """What to measure once more: of few nodes everything, as each has met all others already; else what would confirm or decide."""
+    n = len(evidence.hosts)
+    if 2 < n <= ALL_AGAIN_UP_TO and evidence.exchanges is not None and (findings.suspects or findings.undetermined):
+        return tuple((a, b) for a in range(n) for b in range(a + 1, n))
     number = {host: at for at, host in enumerate(evidence.hosts)}
     return tuple((number[a], number[b]) for a, b in suggest(evidence, findings)[:MAX_CONFIRM])
 

@@ -101,7 +101,7 @@ def _work(channel: WorkerChannel, environ: Mapping[str, str]) -> int:
 
 
 def measure(world: World, layout: Layout, spec: PairSpec, cases: Sequence[Case], report: Callable[[int, Case, str, int], None]) -> Iterator[Json]:
-    """One message a case, the same on every rank: {level, round, nbytes, way, pairs, us [rank], n_wrong}."""
+    """One message a case, the same on every rank: {level, round, nbytes, way, pairs, us [rank], mean_us [rank], n_wrong}."""
     largest = max((case.nbytes for case in cases), default=BLOCK)
     send, receive = (torch.empty(max(largest, BLOCK), dtype=torch.uint8, device=world.device) for _ in range(2))
     _fill(send, world.rank)
@@ -113,14 +113,15 @@ def measure(world: World, layout: Layout, spec: PairSpec, cases: Sequence[Case],
         receive.fill_(255)
         call = _exchange(world, out if sends else None, into if receives else None, peer)
         try:
-            us = _time(world, call, spec, lambda batch, number=number, case=case: report(number, case, "time", batch))  # type: ignore[misc]
+            times = _time(world, call, spec, lambda batch, number=number, case=case: report(number, case, "time", batch))  # type: ignore[misc]
         except RuntimeError as err:
             raise CollectiveError(f"{case.label()}: {first_line(err)}") from err
         wrong = int(receives and peer is not None and not _matches(into, peer))
-        wrong_by_rank, us_by_rank = world.gather(float(wrong)), world.gather(us if peer is not None else 0.0)
+        everyone = world.gather_rows((float(wrong), *(times if peer is not None else (0.0, 0.0))))
+        wrong_by_rank = [row[0] for row in everyone]
         yield {
             "level": case.level, "round": case.round, "nbytes": case.nbytes, "way": case.way, "pairs": [list(pair) for pair in peers],
-            "us": [round(value, 4) for value in us_by_rank], "n_wrong": int(sum(wrong_by_rank)),
+            "us": [round(row[1], 4) for row in everyone], "mean_us": [round(row[2], 4) for row in everyone], "n_wrong": int(sum(wrong_by_rank)),
             "wrong_ranks": [rank for rank, value in enumerate(wrong_by_rank) if value],
         }  # fmt: skip
 
@@ -149,8 +150,8 @@ def _exchange(world: World, out: torch.Tensor | None, into: torch.Tensor | None,
     return call if batch else lambda: None
 
 
-def _time(world: World, call: Call, spec: PairSpec, report: Callable[[int], None]) -> float:
-    """This rank's own median, µs an exchange; counts are agreed by all ranks."""
+def _time(world: World, call: Call, spec: PairSpec, report: Callable[[int], None]) -> tuple[float, float]:
+    """This rank's own median and mean of batches, µs an exchange; counts are agreed by all ranks. A stall now and then shows in the mean alone."""
     report(0)
     first_us = max(estimate_us(world, [call]), 0.1)
     k = min(ops_per_batch(first_us, None), MOST_OPS)
@@ -163,9 +164,9 @@ def _time(world: World, call: Call, spec: PairSpec, report: Callable[[int], None
             usable = [value for value in series.batches_us if math.isfinite(value)]
             enough = world.agree(2 * len(usable) > n_batches)
             if enough or not isinstance(timer, QueuedTimer):
-                return statistics.median(usable) if usable else math.inf
+                break
             timer.double()
-        return statistics.median(usable) if usable else math.inf
+        return (statistics.median(usable), statistics.fmean(usable)) if usable else (math.inf, math.inf)
     finally:
         timer.close()
 

@@ -189,13 +189,17 @@ class World:
 
     def gather(self, value: float) -> list[float]:
         """One number of every rank, by rank."""
-        mine = torch.tensor([value], dtype=torch.float64, device=self.device)
-        everyone = torch.empty(self.size, dtype=torch.float64, device=self.device)
+        return [row[0] for row in self.gather_rows((value,))]
+
+    def gather_rows(self, values: Sequence[float]) -> list[list[float]]:
+        """As many numbers of every rank, by rank, in one message."""
+        mine = torch.tensor(tuple(values), dtype=torch.float64, device=self.device)
+        everyone = torch.empty(self.size * len(values), dtype=torch.float64, device=self.device)
         collect: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         with _collective("gathering a number a rank"):
             collect(everyone, mine, self.group)
         self.drain()
-        return [float(item) for item in everyone.tolist()]
+        return [[float(item) for item in row] for row in everyone.view(self.size, len(values)).tolist()]
 
     def drain(self) -> None:
         """Wait until the device has done everything so far; raises OverdueError at the deadline."""

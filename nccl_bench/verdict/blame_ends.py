@@ -22,6 +22,8 @@ MOST_RAILS = 0.75
 """Of a node's local ranks that must be slow for the node itself to be the suspect."""
 FEW_NODES = 64
 """Up to here each end is held against others' losses of its own size."""
+FEW_PARTNERS = 4
+"""Up to so many nodes partners are too few to be counted instead of exchanges; all of them are measured twice there."""
 MOST_RECOUNTED = 400
 """More ends than this in one round are taken together: each recount reads all rows."""
 SIZES = ("large messages", "small messages")
@@ -53,8 +55,10 @@ class Search:
         """Nodes of the run."""
         return len(self.evidence.hosts)
 
-    def size_rows(self, small: bool) -> Bools:
-        """Rows of large or of small messages."""
+    def size_rows(self, small: bool | None) -> Bools:
+        """Rows of large or of small messages; of both for None."""
+        if small is None:
+            return np.ones(len(self.exchanges), dtype=bool)
         rows: Bools = (self.exchanges.stratum >= SMALL_BOTH) == small
         return rows
 
@@ -74,16 +78,24 @@ class End:
     node: int
     rail: int
     way: int
-    small: bool
+    small: bool | None
+    """None: of both sizes."""
     k: int
     n: int
     partners: int
     loss: float
     chance: float
+    by: str = ""
+    """What it was judged by, where that is not the median of each exchange."""
 
     def words(self, what: str = "") -> str:
         """ "-49 % in 62 of 62 exchanges with 31 partners, both directions at once (large messages)"."""
-        return f"{what}-{self.loss:.0%} in {self.k} of {self.n} exchanges with {self.partners} partners, {WAYS[self.way]} ({SIZES[self.small]})"
+        where = f"{self.k} of {self.n} exchanges with {self.partners} partners"
+        return f"{what}-{self.loss:.0%} in {where}, {WAYS[self.way]} ({_size(self.small)}){self.by}"
+
+
+def _size(small: bool | None) -> str:
+    return "all messages" if small is None else SIZES[small]
 
 
 def slow_ends(search: Search) -> list[End]:
@@ -186,7 +198,9 @@ def _judge(search: Search, ends: Ends, at: int, least: float, base: float, teste
         if n < MIN_FEW or k < max(MIN_FEW, least * n) or (least < SHARE and way != ANY):
             continue
         steady = least < SHARE and k > STEADY * int(ends.met_slow[at])
-        chance = min(1.0, _tail(k, n, base, int(ends.partners[at]), steady) * tested)
+        luck = _tail(k, n, base, int(ends.partners[at]), steady)
+        now_and_then = least < SHARE and search.n_nodes > FEW_PARTNERS
+        chance = min(1.0, (max(luck, _by_partners(ends, at, base)) if now_and_then else luck) * tested)
         if (few or chance <= MAX_CHANCE) and (best is None or chance < best[0]):
             best = (chance, way)
     partners = int(ends.slow_partners[at])
@@ -207,6 +221,13 @@ def _tail(k: int, n: int, base: float, partners: int, steady: bool) -> float:
     if (base < OFTEN and not steady) or partners >= n:
         return binomial_tail(k, n, base)
     return binomial_tail(k * partners // n, partners, base)
+
+
+def _by_partners(ends: Ends, at: int, base: float) -> float:
+    """The chance of so many partners with any slow exchange: what disturbs a node for a moment slows all that it does with one partner."""
+    partners = int(ends.partners[at])
+    any_slow = 1 - (1 - base) ** (int(ends.n[ANY, at]) / max(1, partners))
+    return binomial_tail(int(ends.slow_partners[at]), partners, any_slow)
 
 
 def _direction(ends: Ends, at: int, way: int) -> int:

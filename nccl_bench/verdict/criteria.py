@@ -4,6 +4,12 @@
 share = 0.95                    # of the low end: below fails; between it and 1.0 warns
 [bandwidth.shares]              # by collective
 all_to_all = 0.9
+[[bandwidth.ranges]]            # other shares for a range of sizes, which is judged too
+collective = "all_reduce"
+from = "64M"
+to = "512M"
+share = 0.8
+source = "contract 4711, annex B"
 [[require]]                     # a vendor's number, with the statistic it was measured by
 stage = "cluster"               # node, nic, rails, scale, cluster
 collective = "all_reduce"
@@ -20,11 +26,12 @@ max = 0.05
 p95_over_median = 1.2
 [doctor]
 fail = ["fail"]                 # statuses of doctor's checks that fail a row
-warn = ["warn", "unknown"]
+warn = ["warn", "unknown"]      # a status in neither list makes its row inconclusive
 [counters]
 errors = "fail"                 # fail, warn or ignore
 [transport]
 rdma = "fail"                   # what it means where RDMA ports are up and did not carry the traffic
+required = false                # whether RDMA must have carried it even where no port is up
 [repeats]
 agree = 0.05                    # repeats further apart than this make a row inconclusive
 [baseline]
@@ -42,6 +49,7 @@ from typing import Any, Literal
 
 from nccl_bench.collectives import find
 from nccl_bench.errors import UsageError
+from nccl_bench.units import format_size, parse_size
 
 Level = Literal["fail", "warn", "ignore"]
 Statistic = Literal["largest", "max", "average"]
@@ -49,11 +57,11 @@ STAGES = ("node", "nic", "rails", "scale", "cluster", "soak")
 DEFAULT = "nccl-bench's default"
 MAX_FILE_BYTES = 1 << 20
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "bandwidth": ("share", "shares", "source"), "spread": ("max", "source"), "tail": ("p95_over_median", "source"), "doctor": ("fail", "warn",
-        "source"),
-    "counters": ("errors", "source"), "transport": ("rdma", "source"), "repeats": ("agree", "source"),
-    "baseline": ("threshold", "source"), "require": (),
+    "bandwidth": ("share", "shares", "ranges", "source"), "spread": ("max", "source"), "tail": ("p95_over_median", "source"),
+    "doctor": ("fail", "warn", "source"), "counters": ("errors", "source"), "transport": ("rdma", "required", "source"),
+    "repeats": ("agree", "source"), "baseline": ("threshold", "source"), "require": (),
 }  # fmt: skip
+RANGE = ("collective", "from", "to", "share", "source")
 REQUIRE = ("stage", "collective", "min_busbw_GBps", "max_latency_us", "statistic", "source")
 
 
@@ -63,6 +71,20 @@ class Threshold:
 
     value: float
     source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A share of what is expected for sizes from `low` to `high` bytes."""
+
+    collective: str
+    low: int
+    high: int
+    share: Threshold
+
+    def sizes(self) -> str:
+        """ "64 MiB to 512 MiB"."""
+        return f"{format_size(self.low)} to {format_size(self.high)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +113,13 @@ class Criteria:
     tail: Threshold = Threshold(value=1.5, source=f"{DEFAULT}: healthy large messages stay below 1.1; 1.5 is a fault in the path")
     agree: Threshold = Threshold(value=0.05, source=f"{DEFAULT}: repeats of one large message differ by 1-2 %")
     baseline: Threshold = Threshold(value=0.03, source=f"{DEFAULT}, as compare's")
+    ranges: tuple[Range, ...] = ()
     require: tuple[Require, ...] = ()
     doctor_fail: tuple[str, ...] = ("fail",)
     doctor_warn: tuple[str, ...] = ("warn", "unknown")
     counters: Level = "fail"
     transport: Level = "fail"
+    rdma_required: bool = False
     path: str | None = None
 
     def share_of(self, collective: str) -> Threshold:
@@ -106,6 +130,7 @@ class Criteria:
         """(what, value, source) of everything, for the certificate and the screen."""
         rows = [("bandwidth, share of expected", f"{self.share.value:g}", self.share.source)]
         rows += [(f"bandwidth, share of expected, {name}", f"{one.value:g}", one.source) for name, one in self.shares.items()]
+        rows += [(f"share of expected, {one.collective} of {one.sizes()}", f"{one.share.value:g}", one.share.source) for one in self.ranges]
         rows += [(f"{one.collective} in stage {one.stage}", _asked(one), one.source) for one in self.require]
         said = self.path or DEFAULT
         return [
@@ -115,7 +140,7 @@ class Criteria:
             ("slower than the baseline (where one is given)", f"{self.baseline.value:g}", self.baseline.source),
             ("doctor: fails on", ", ".join(self.doctor_fail) or "nothing", said),
             ("doctor: warns on", ", ".join(self.doctor_warn) or "nothing", said), ("counters of errors", self.counters, said),
-            ("RDMA there and not used", self.transport, said),
+            ("RDMA there and not used", self.transport, said), ("RDMA needed", "yes" if self.rdma_required else "where ports are up", said),
         ]  # fmt: skip
 
 
@@ -159,6 +184,8 @@ def parse(record: Mapping[str, Any], path: str) -> Criteria:
         tail=_threshold(path, "tail", record.get("tail", {}), "p95_over_median", base.tail, 1, 100),
         agree=_threshold(path, "repeats", record.get("repeats", {}), "agree", base.agree, 0.001, 1),
         baseline=_threshold(path, "baseline", record.get("baseline", {}), "threshold", base.baseline, 0.001, 1),
+        ranges=tuple(_range(path, at, one) for at, one in enumerate(bandwidth.get("ranges", ()), 1)),
+        rdma_required=_flag(path, record.get("transport", {}).get("required", base.rdma_required)),
         require=tuple(_require(path, at, one) for at, one in enumerate(record.get("require", ()), 1)),
         doctor_fail=_words(path, record.get("doctor", {}), "fail", base.doctor_fail), doctor_warn=_words(path, record.get("doctor", {}), "warn",
             base.doctor_warn),
@@ -201,6 +228,26 @@ def _require(path: str, number: int, record: Mapping[str, Any]) -> Require:
         min_busbw_GBps=None if rate is None else _number(path, "min_busbw_GBps", rate, 0, 1e6),
         max_latency_us=None if late is None else _number(path, "max_latency_us", late, 0, 1e9),
     )  # fmt: skip
+
+
+def _range(path: str, number: int, record: Mapping[str, Any]) -> Range:
+    where = f"{path}: [[bandwidth.ranges]] number {number}"
+    for key in record:
+        _known(path, key, RANGE, f"[[bandwidth.ranges]] number {number}: ")
+    missing = [key for key in ("collective", "from", "to", "share") if key not in record]
+    if missing:
+        raise UsageError(f"{where}: {missing[0]} is missing")
+    low, high = parse_size(str(record["from"])), parse_size(str(record["to"]))
+    if low > high:
+        raise UsageError(f"{where}: from {record['from']} to {record['to']} is no range")
+    share = Threshold(value=_number(path, "share", record["share"], 0.01, 2), source=str(record.get("source", path)))
+    return Range(collective=find(str(record["collective"])).name, low=low, high=high, share=share)
+
+
+def _flag(path: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{path}: [transport] required = {value!r}: true or false")
+    return value
 
 
 def _words(path: str, record: Mapping[str, Any], key: str, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -103,6 +103,32 @@ def look_at(speed: Floats, strata: Ints, classes: Ints | None = None, slower: bo
         reference.setdefault(number, level)
         loss[rows], limit[rows] = found, max(-math.log1p(-MIN_EFFECT), SIGMAS * spread)
     return Looked(loss=loss, limit=limit, slow=loss > limit, sigma=sigma, reference=reference)
+
+
+MIN_IN_COMMON = 16
+"""Exchanges of one round, size, direction and class whose fastest quarter tells what the whole round lost: a group's bad way out slows half."""
+
+
+def less_common(exchanges: Exchanges, looked: Looked, classes: Ints | None) -> Looked:
+    """The same without what a whole round loses more than other rounds do: something else was on the fabric then, and nobody is to blame.
+
+    Where rounds are not known, or too small, as it was; so are exchanges of class 1, across groups: a round in which one group
+    alone meets others is slow by that group's way out.
+    """
+    if exchanges.round is None or not len(exchanges):
+        return looked
+    kind = exchanges.stratum if classes is None else exchanges.stratum * (int(classes.max(initial=0)) + 1) + classes
+    width = int(exchanges.round.max()) + 1
+    keys, at, counts = np.unique(kind * width + exchanges.round, return_inverse=True, return_counts=True)
+    order = np.lexsort((looked.loss, at))
+    first = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    quarters = looked.loss[order][first + (counts - 1) // 4]
+    more = np.zeros(len(keys))
+    for number in np.unique(keys // width):
+        mine = (keys // width == number) & (counts >= MIN_IN_COMMON) & np.isfinite(quarters)
+        more[mine] = np.maximum(0.0, quarters[mine] - np.median(quarters[mine])) if mine.any() else 0.0
+    loss = looked.loss - (more[at] if classes is None else np.where(classes == 1, 0.0, more[at]))
+    return replace(looked, loss=loss, slow=loss > looked.limit)
 
 
 def _sigma(loss: Floats) -> float:

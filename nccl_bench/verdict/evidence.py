@@ -37,14 +37,23 @@ class Exchanges:
     speed: Floats
     stratum: Ints
     n_rails: int = 1
+    mean: Floats | None = None
+    """[row] the same speed by the mean of the exchange's batches, which a stall now and then spoils, where `speed` is by their median."""
+    round: Ints | None = None
+    """[row] when it was measured, where that is known: what disturbs several exchanges at once does so in one round."""
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[int, int, int, float, int]], n_rails: int = 1) -> Exchanges:
-        """From (src, dst, rail, speed, stratum)."""
+    def of(
+        cls, rows: Iterable[tuple[int, int, int, float, int]], n_rails: int = 1, means: Sequence[float] | None = None,
+        rounds: Sequence[int] | None = None,
+    ) -> Exchanges:  # fmt: skip
+        """From (src, dst, rail, speed, stratum), the speeds by mean, and the rounds."""
         table = list(rows)
         columns = list(zip(*table, strict=True)) if table else [(), (), (), (), ()]
         src, dst, rail, stratum_of = (np.asarray(columns[at], dtype=np.int64) for at in (0, 1, 2, 4))
-        return cls(src=src, dst=dst, rail=rail, speed=np.asarray(columns[3], dtype=np.float64), stratum=stratum_of, n_rails=n_rails)
+        return cls(src=src, dst=dst, rail=rail, speed=np.asarray(columns[3], dtype=np.float64), stratum=stratum_of, n_rails=n_rails,
+                   mean=None if means is None else np.asarray(means, dtype=np.float64),
+                   round=None if rounds is None else np.asarray(rounds, dtype=np.int64))  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.src)

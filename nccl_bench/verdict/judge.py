@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS, WrongDataError
 from nccl_bench.records import Ceiling, Json, Point
 from nccl_bench.units import format_size
-from nccl_bench.verdict import judge_hosts
+from nccl_bench.verdict import judge_hosts, judge_sizes
 from nccl_bench.verdict.criteria import DEFAULT, Criteria
 from nccl_bench.verdict.evidence import Findings
 from nccl_bench.verdict.rows import LARGE_NBYTES, Case, Row, Status
@@ -190,6 +190,7 @@ def _bandwidth(case: Case, criteria: Criteria, ceiling_of: CeilingOf, floor_of: 
         largest = _largest(points)
         if largest.busbw_GBps is None or not ranks or len(ranks) < 2:
             continue
+        yield from judge_sizes.of_ranges(criteria, ceiling_of, stage, name, points, _hosts(case, ranks))
         like = [_largest(other).busbw_GBps for (at, who, what), other in worlds.items()
                 if at == stage and what == name and len(who) == len(ranks)]  # fmt: skip
         status, required, reason = _against(largest, criteria, ceiling_of(largest), floor_of(largest), [rate for rate in like if rate])
@@ -344,12 +345,18 @@ def _counters(case: Case, criteria: Criteria) -> Iterable[Row]:
 
 
 def _transport(case: Case, criteria: Criteria) -> Iterable[Row]:
-    if not case.has_rdma or case.n_hosts < 2 or criteria.transport == "ignore":
+    if case.n_hosts < 2:
         return
+    if not case.has_rdma and criteria.rdma_required:
+        yield Row(criterion="RDMA carries the traffic", stage="cluster", status="fail", measured="no RDMA port is up", required="RDMA",
+                  source=criteria.path or DEFAULT)  # fmt: skip
+    if not case.has_rdma or (criteria.transport == "ignore" and not criteria.rdma_required):
+        return
+    level: Status = "warn" if criteria.transport == "warn" and not criteria.rdma_required else "fail"
     if case.rdma_bytes is None:
         yield Row(criterion="RDMA carries the traffic", stage="cluster", status="inconclusive", reason="the ports' byte counters could not be read")
     else:
-        status: Status = "pass" if case.rdma_bytes > LARGE_NBYTES else criteria.transport
+        status: Status = "pass" if case.rdma_bytes > LARGE_NBYTES else level
         yield Row(criterion="RDMA carries the traffic", stage="cluster", status=status, measured=case.rdma_bytes, required=LARGE_NBYTES, unit="bytes",
                   reason="" if status == "pass" else "RDMA ports are up, and the traffic went elsewhere (Socket?)",
                       source=criteria.path or DEFAULT)  # fmt: skip

@@ -14,14 +14,21 @@ def doctor(case: Case, criteria: Criteria) -> Iterable[Row]:
         status = check["status"]
         if status == "skipped":
             continue
-        row: Status = "pass" if status == "ok" else "fail" if status in criteria.doctor_fail else "warn"
-        if status == "unknown" and check.get("required"):
-            row = "inconclusive"
+        row = _of_word(status, bool(check.get("required")), criteria)
         where = f" {check['device']}" if check.get("device") else ""
         yield Row(
             criterion=f"{check['id']}{where}", stage="doctor", status=row, measured=check["measured"], required=check["expected"],
             reason="" if row == "pass" else check.get("why") or "", source=criteria.path or DEFAULT, hosts=tuple(check["hosts"]),
         )  # fmt: skip
+
+
+def _of_word(status: str, required: bool, criteria: Criteria) -> Status:
+    """What one of doctor's words makes of its row; a word in no list is not green, nor is a required check that could not be read."""
+    if status == "ok":
+        return "pass"
+    if status in criteria.doctor_fail:
+        return "fail"
+    return "warn" if status in criteria.doctor_warn and not (status == "unknown" and required) else "inconclusive"
 
 
 def excluded(case: Case) -> Iterable[Row]:

@@ -14,8 +14,9 @@ import numpy as np
 from nccl_bench.verdict import inside as within
 from nccl_bench.verdict import places as between
 from nccl_bench.verdict.blame_ends import End, Search, beyond_paths, by_node, slow_ends, slow_rails
-from nccl_bench.verdict.ends import SHARE, look
-from nccl_bench.verdict.evidence import LARGE_BOTH, LARGE_ONE, SMALL_BOTH, SMALL_ONE, Evidence, Exchanges, Findings, Groups, Mark, Suspect
+from nccl_bench.verdict.ends import SHARE, less_common, look
+from nccl_bench.verdict.evidence import LARGE_BOTH, LARGE_ONE, SMALL_BOTH, SMALL_ONE, Evidence, Exchanges, Findings, Groups, Ints, Mark, Suspect
+from nccl_bench.verdict.ranked import noisy_ends, stalling_ends
 
 STRATA = {
     LARGE_BOTH: "large, both directions",
@@ -28,6 +29,10 @@ MOST_AT_ONCE = 32
 ones, and many a node has met none of its own."""
 MAX_LINKS = 16
 """More slow pairs than this are no links but something that this data cannot name."""
+MIN_LINK_LOSS = 0.10
+"""Of a link's speed in each of its exchanges, before the link is named: it has no other partners to confirm it."""
+LINK_ROUNDS = 3
+"""Rounds in which it must have been slow: two that were disturbed by something else are no link."""
 CONFIRM_WITH = 3
 """Known-good partners that a suspect is tried with again."""
 
@@ -62,6 +67,8 @@ def _between_nodes(evidence: Evidence, exchanges: Exchanges) -> Findings:
     across = None if places is None else places.across(exchanges)
     levels = None if places is None else between.levels(exchanges, places)
     looked = look(exchanges, None if across is None else across.astype(np.int64), places is None and n_nodes > MOST_AT_ONCE, levels)
+    if places is not None or n_nodes > MOST_AT_ONCE:  # without known groups a round of few nodes may be slow by who meets whom
+        looked = less_common(exchanges, looked, None if across is None else across.astype(np.int64))
     search = Search(evidence=evidence, exchanges=exchanges, looked=looked, use=np.ones(len(exchanges), dtype=bool), across=across)
     suspects = slow_rails(search)
     notes: list[str] = []
@@ -70,13 +77,16 @@ def _between_nodes(evidence: Evidence, exchanges: Exchanges) -> Findings:
         found, crossing, notes = between.between(exchanges, looked, places, groups, search.use, evidence.oversubscription)
         suspects += found
         search.use &= ~crossing
-    ends = slow_ends(search)
+    ends = noisy_ends(search)
+    ends += slow_ends(search)
     ends, boundary = _only_their_place(search, ends)
-    core, explained = between.leftovers(exchanges, looked.slow, search.use, places)
+    core, explained = between.leftovers(exchanges, looked, search.use, places)
     if core is not None:
         ends = beyond_paths(search, ends, core.score)
+    search.use &= ~explained
+    ends = [*ends, *stalling_ends(search)]
     suspects += [*boundary, *by_node(search, ends), *([] if core is None else [core])]
-    links, undetermined, next_pairs = _links(search, search.use & ~explained)
+    links, undetermined, next_pairs = _links(search, search.use)
     failed, how = _failed(evidence, exchanges, places)
     noisy = [f"{STRATA[number]}: exchanges scatter by {sigma:.0%}, so losses below {1 - math.exp(-4 * sigma):.0%} are not seen"
              for number, sigma in looked.sigma.items() if sigma > 0.05]  # fmt: skip
@@ -116,6 +126,7 @@ def _links(search: Search, use: np.ndarray) -> tuple[list[Suspect], list[Suspect
     key = ((low * size + high) * rails + exchanges.rail) * 2 + (exchanges.stratum >= SMALL_BOTH)
     numbers, at = np.unique(key, return_inverse=True)
     n, k = np.bincount(at, weights=use), np.bincount(at, weights=rows)
+    occasions = _occasions(exchanges, at, len(numbers))
     worst = np.full(len(numbers), np.inf)
     np.minimum.at(worst, at[rows], search.looked.loss[rows])
     fast_nodes = np.zeros(size, dtype=bool)
@@ -137,10 +148,19 @@ def _links(search: Search, use: np.ndarray) -> tuple[list[Suspect], list[Suspect
         why = f"{' and '.join(known)} fast with others: link or route" if len(known) == 2 else "no other pair says which end it is"
         suspect = Suspect(kind="link", host=hosts[a], peer=hosts[b], score=loss, chance=None, evidence=(text, why))
         alone = not often[ends[:, i]].any()
-        (sure if n[i] >= 6 and k[i] == n[i] and len(known) == 2 and alone else unsure).append(suspect)
+        often_seen = n[i] >= 6 and k[i] == n[i] and occasions[i] >= LINK_ROUNDS
+        (sure if often_seen and len(known) == 2 and alone and loss >= MIN_LINK_LOSS else unsure).append(suspect)
     if len(sure) > MAX_LINKS:
         sure, unsure = [], [*sure, *unsure]
     return sure, unsure[:MAX_LINKS], _next_pairs(search, unsure[:MAX_LINKS], fast_nodes)
+
+
+def _occasions(exchanges: Exchanges, at: Ints, n: int) -> Ints:
+    """[key] in how many rounds it was measured; enough of them where rounds are not known."""
+    if exchanges.round is None:
+        return np.full(n, LINK_ROUNDS, dtype=np.int64)
+    met = np.unique(at * (int(exchanges.round.max()) + 1) + exchanges.round)
+    return np.bincount(met // (int(exchanges.round.max()) + 1), minlength=n)
 
 
 def _next_pairs(search: Search, unsure: Sequence[Suspect], fast: np.ndarray) -> list[tuple[str, str]]:

@@ -21,13 +21,16 @@ def speed_of(nbytes: int, us: float) -> float:
 
 def exchanges_of(records: Iterable[Json], node: Sequence[int], local: Sequence[int]) -> Exchanges | None:
     """Exchanges between nodes; node and local: [rank]."""
-    rows = []
+    rows, means, rounds = [], [], []
     for record in records:
         if record["level"] != "node":
             continue
-        for a, b, speed in _ends(record):
+        for (a, b, speed), (_, _, mean) in zip(_ends(record), _ends(record, "mean_us"), strict=True):
             rows.append((node[a], node[b], local[a], speed, stratum(small=record["nbytes"] <= SMALL_NBYTES, both=record["way"] == "both")))
-    return Exchanges.of(rows, n_rails=max(local, default=0) + 1) if rows else None
+            means.append(mean)
+            rounds.append(int(record["round"]))
+    known = any(math.isfinite(mean) for mean in means)
+    return Exchanges.of(rows, n_rails=max(local, default=0) + 1, means=means if known else None, rounds=rounds) if rows else None
 
 
 def inside_of(records: Iterable[Json], node: Sequence[int], local: Sequence[int]) -> Inside | None:
@@ -41,12 +44,12 @@ def inside_of(records: Iterable[Json], node: Sequence[int], local: Sequence[int]
     return Inside.of(rows) if rows else None
 
 
-def _ends(record: Json) -> Iterable[tuple[int, int, float]]:
-    """(sender, receiver, speed); the slower of the two ends' clocks counts."""
-    us = record["us"]
+def _ends(record: Json, times: str = "us") -> Iterable[tuple[int, int, float]]:
+    """(sender, receiver, speed); the slower of the two ends' clocks counts. Old records have no means: NaN."""
+    us = record.get(times)
     for a, b in record["pairs"]:
         src, dst = (b, a) if record["way"] == "ba" else (a, b)
-        yield src, dst, speed_of(record["nbytes"], max(us[a], us[b]))
+        yield src, dst, math.nan if us is None else speed_of(record["nbytes"], max(us[a], us[b]))
 
 
 def wrong_data(records: Iterable[Json], hosts: Sequence[str], local: Sequence[int]) -> list[Mark]:

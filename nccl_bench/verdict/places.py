@@ -220,13 +220,19 @@ def _whole(exchanges: Exchanges, places: Places, groups: Groups, across: Bools, 
     return [suspect], []
 
 
-def leftovers(exchanges: Exchanges, slow: Bools, use: Bools, places: Places | None) -> tuple[Suspect | None, Bools]:
-    """Slow exchanges that no end explains but that all cross groups: some of the paths between the groups (one spine of several)."""
+def leftovers(exchanges: Exchanges, looked: Looked, use: Bools, places: Places | None) -> tuple[Suspect | None, Bools]:
+    """Slow exchanges that no end explains but that all cross groups: some of the paths between the groups (one spine of several).
+
+    Switches spread a pair's local ranks and directions over the paths: a bad path slows some of them. What slows all of them
+    was there while the pair was measured, traffic of others on a leaf's way out, say, and is no path: it is taken off first.
+    """
     nothing = np.zeros(len(exchanges), dtype=bool)
     if places is None:
         return None, nothing
-    across = places.across(exchanges) & use & (exchanges.stratum <= LARGE_ONE)
-    inside = use & ~across & (exchanges.stratum <= LARGE_ONE)
+    large = exchanges.stratum <= LARGE_ONE
+    across = places.across(exchanges) & use & large
+    inside = use & ~across & large
+    slow = looked.slow & (looked.loss - _whole_pair(exchanges, looked, across) > looked.limit)
     n, k = int(across.sum()), int((across & slow).sum())
     n_in, k_in = int(inside.sum()), int((inside & slow).sum())
     base = max((k_in + 1) / (n_in + 2), 0.02)
@@ -236,4 +242,20 @@ def leftovers(exchanges: Exchanges, slow: Bools, use: Bools, places: Places | No
     if chance > MAX_CHANCE:
         return None, nothing
     text = f"{k} of {n} exchanges across groups are slow, {k_in} of {n_in} inside groups, no node or port stands out: some paths between the groups"
-    return Suspect(kind="boundary", host="between groups", peer="some paths", score=k / n, chance=chance, evidence=(text,)), across & slow
+    return Suspect(kind="boundary", host="between groups", peer="some paths", score=k / n, chance=chance, evidence=(text,)), across & looked.slow
+
+
+def _whole_pair(exchanges: Exchanges, looked: Looked, rows: Bools) -> np.ndarray:
+    """[row] what its pair's exchanges of one round lose all together: the loss of the quarter that loses least, 0 outside `rows`."""
+    found = np.zeros(len(exchanges))
+    if not rows.any():
+        return found
+    low, high = np.minimum(exchanges.src[rows], exchanges.dst[rows]), np.maximum(exchanges.src[rows], exchanges.dst[rows])
+    loss = np.minimum(looked.loss[rows], 10.0)  # of failed ones too
+    number = np.zeros(len(low), dtype=np.int64) if exchanges.round is None else exchanges.round[rows]
+    key = (low * (int(high.max()) + 1) + high) * (int(number.max()) + 1) + number
+    _, at, counts = np.unique(key, return_inverse=True, return_counts=True)
+    order = np.lexsort((loss, at))
+    first = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    found[rows] = np.maximum(0.0, loss[order][first + (counts - 1) // 4])[at]
+    return found

@@ -95,7 +95,7 @@ class Hosts:
         )
 
     def link(self, host: str, *what: str) -> None:
-        """Change a host's link: rate, loss, relay, down, up, clear (hosts.sh)."""
+        """Change a host's link: rate, send-rate, receive-rate, loss, relay, down, up, clear (hosts.sh)."""
         subprocess.run([HOSTS, "link", host, *what], env=self.environ, check=True, capture_output=True)
 
     def pids(self) -> list[int]:

@@ -2,7 +2,7 @@
 # Hosts of one machine: network and UTS namespaces on one bridge, each with its own address, name, ports and link.
 #   hosts.sh up NAME...       make them, and one called "head"; addresses 10.77.0.1, .2 ... in this order, head is .100
 #   hosts.sh on NAME CMD...   run a command there
-#   hosts.sh link NAME rate 200mbit | loss PERCENT | relay [--delay-ms 2 --jitter-ms 0 --loss 1 --rate-mbit 200] | down | up | clear
+#   hosts.sh link NAME rate 200mbit | send-rate 200mbit | receive-rate 200mbit | loss PERCENT | relay [--delay-ms 2 --jitter-ms 0 --loss 1 --rate-mbit 200] | down | up | clear
 #   hosts.sh down             end what runs there (by pid) and remove all
 # Root, iproute2, util-linux; nftables for "loss". Namespaces are called $TESTBED-NAME (default nb-NAME): with unlike
 # names several sets live side by side. The bridge has a namespace of its own ($TESTBED-sw), so nothing is added to
@@ -70,9 +70,11 @@ link() {
   shift 2
   case $what in
   rate)
-    ip netns exec "$inside" tc qdisc replace dev eth0 root tbf rate "$1" burst 64kb latency 50ms
-    ip netns exec "$switch" tc qdisc replace dev "$name" root tbf rate "$1" burst 64kb latency 50ms
+    link "$name" send-rate "$1"
+    link "$name" receive-rate "$1"
     ;;
+  send-rate) ip netns exec "$inside" tc qdisc replace dev eth0 root tbf rate "$1" burst 64kb latency 50ms ;;
+  receive-rate) ip netns exec "$switch" tc qdisc replace dev "$name" root tbf rate "$1" burst 64kb latency 50ms ;;
   loss) loss "$name" "$1" ;;
   relay) relay "$name" "$@" ;;
   down | up) ip -n "$switch" link set "$name" "$what" ;;

@@ -1,0 +1,33 @@
+"""Rows for ranges of sizes that the criteria give shares of their own: the worst size of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from nccl_bench.records import Ceiling, Point
+from nccl_bench.units import format_size
+from nccl_bench.verdict.criteria import Criteria, Range
+from nccl_bench.verdict.rows import Row
+
+
+def of_ranges(
+    criteria: Criteria, ceiling_of: Callable[[Point], Ceiling], stage: str, name: str, points: Sequence[Point], hosts: tuple[str, ...]
+) -> Iterable[Row]:
+    """A row for each range that names the collective of these points, of one world."""
+    for one in criteria.ranges:
+        if name.split(" ")[0] == one.collective:
+            yield _row(one, ceiling_of, stage, f"{name} of {one.sizes()}", points, hosts)
+
+
+def _row(one: Range, ceiling_of: Callable[[Point], Ceiling], stage: str, name: str, points: Sequence[Point], hosts: tuple[str, ...]) -> Row:
+    mine = [point for point in points if one.low <= point.nbytes <= one.high and point.busbw_GBps]
+    lows = [(point, ceiling_of(point).expected_low_GBps) for point in mine]
+    known = [((point.busbw_GBps or 0.0) / low, point, low) for point, low in lows if low]
+    if not known:
+        why = "no bandwidth is expected of these sizes: latency limits them, or nothing is known" if mine else "not measured"
+        return Row(criterion=name, stage=stage, status="inconclusive", reason=why, source=one.share.source, hosts=hosts)
+    share, point, low = min(known, key=lambda item: item[0])
+    return Row(
+        criterion=name, stage=stage, status="pass" if share >= one.share.value else "fail", measured=round(point.busbw_GBps or 0.0, 4),
+        required=round(one.share.value * low, 4), unit="GB/s", reason=f"worst at {format_size(point.nbytes)}", source=one.share.source, hosts=hosts,
+    )  # fmt: skip
