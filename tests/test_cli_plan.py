@@ -281,3 +281,16 @@ def test_a_spoilt_file_is_an_error_with_its_path(tmp_path, reader, text):
         reader(tmp_path / "f")
     with pytest.raises(DataError, match="nowhere"):
         reader(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("option", "text"), [("--megatron-args", ""), ("--megatron-args", "[1]"), ("--megatron-args", "echo --hello 3"),
+                                              ("--torchtitan", ""), ("--torchtitan", "[server]\nport = 3\n")])  # fmt: skip
+def test_a_file_of_which_nothing_is_known_is_refused_and_no_defaults_are_made_up(tmp_path, option, text):
+    path = tmp_path / "file"
+    path.write_text(text)
+
+    ended = run("plan", "--preset", "llama3-70b", option, str(path), "--world", "64", "--gpus-per-node", "8")
+
+    assert ended.returncode == 5
+    assert f"{path}:" in ended.stderr
+    assert option in ended.stderr

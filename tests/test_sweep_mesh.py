@@ -134,11 +134,13 @@ def test_mesh_options_that_do_not_go_together_are_refused(fields, why):
         SweepSpec(**fields)
 
 
-def test_a_mesh_of_another_size_is_refused_and_an_impossible_skew_is_skipped():
+def test_a_mesh_of_another_size_is_refused_and_so_is_an_impossible_skew():
     with pytest.raises(UsageError, match="is 8 ranks, and there are 4"):
         list_cases(SweepSpec(mesh="dp=4,tp=2"), FACTS)
-    planned = list_cases(SweepSpec(collectives=("all_to_all",), skew=9.0, sizes=(4096,)), FACTS)
-    assert "one of 4 ranks cannot get 9 times" in planned[0].skip
+    with pytest.raises(UsageError, match="one of 4 ranks cannot get 9 times"):
+        list_cases(SweepSpec(collectives=("all_to_all",), skew=9.0, sizes=(4096,)), FACTS)
+    planned = list_cases(SweepSpec(collectives=("all_to_all",), mesh="dp=1,tp=4", axes=("dp", "tp"), skew=3.0, sizes=(4096,)), FACTS)
+    assert [item.skip is None for item in planned] == [False, True]
 
 
 def test_all_axes_with_more_than_one_rank_are_measured_by_default():

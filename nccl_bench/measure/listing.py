@@ -18,12 +18,14 @@ from nccl_bench.units import format_size
 
 
 def list_cases(spec: SweepSpec, facts: WorldFacts) -> tuple[Planned, ...]:
-    """Every case in the order it runs. Raises UsageError where the mesh is not this world."""
+    """Every case in the order it runs. Raises UsageError where the mesh is not this world, or --skew is more than all of it."""
     if spec.want is not None:
         return tuple(_wanted(spec, facts))
     if spec.mesh is not None:
         return tuple(_meshed(spec, facts))
     planned = expand(spec, facts)
+    if spec.skew is not None and spec.skew > facts.n_ranks:
+        raise UsageError(f"--skew {spec.skew:g}: one of {facts.n_ranks} ranks cannot get {spec.skew:g} times the mean", f"at most {facts.n_ranks}")
     return planned if spec.skew is None else tuple(_skewed(item, spec.skew, facts) for item in planned)
 
 

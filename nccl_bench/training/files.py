@@ -122,7 +122,8 @@ def megatron(path: Path) -> FromFile:
     model: Values = {"hidden_act": "gelu", "tie_word_embeddings": True}
     overlap: set[str] = set()
     unknown: list[str] = []
-    for name, value in _arguments(words):
+    given = list(_arguments(words))
+    for name, value in given:
         if name in _FLAGS:
             more = _FLAGS[name]
             overlap |= {more["overlap"]} if "overlap" in more else set()
@@ -133,6 +134,7 @@ def megatron(path: Path) -> FromFile:
             model[_MODEL[name]] = _int(path, name, value)
         elif not _special(path, name, value, at, model):
             unknown.append(f"--{name}")
+    _refuse_strangers(path, len(given), len(unknown), "--megatron-args", "arguments of Megatron-LM, as --tensor-model-parallel-size 8")
     at["overlap"] = frozenset(overlap)
     precise = at.pop("fp8_gemms", None)
     notes = (f"GEMMs run in fp8 ({precise}): priced as bf16 unless measured; --peak says the fp8 rate",) if precise else ()
@@ -247,8 +249,15 @@ def torchtitan(path: Path) -> FromFile:
             at[_TITAN_WORDS[key]] = str(value)
         else:
             unknown.append(key)
+    _refuse_strangers(path, len(_flat(record)), len(unknown), "--torchtitan", "keys of torchtitan, as [parallelism] tensor_parallel_degree = 8")
     at["recompute"] = at["recompute"] if at.get("recompute") in ("full", "selective") else "none"
     return FromFile(layout=at, unknown=tuple(unknown))
+
+
+def _refuse_strangers(path: Path, n: int, n_unknown: int, option: str, wanted: str) -> None:
+    """A file of which nothing is known is another file: its defaults would be made up."""
+    if n == n_unknown:
+        raise DataError(f"{path}: {'nothing in it' if n == 0 else f'none of its {n} settings'} is known", f"{option} takes {wanted}")
 
 
 def _flat(record: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
