@@ -99,3 +99,9 @@ PARSERS = (parse_size, parse_seconds, parse_mesh, expand, tasks_per_node, spec.p
 @given(text=TEXT)
 def test_any_text_is_parsed_or_refused_in_words(parser: Callable[[str], Any], text: str) -> None:
     in_words(parser, text)
+
+
+@pytest.mark.parametrize("record", [{"require": None}, {"require": 3}, {"require": [1]}, {"bandwidth": {"ranges": None}}, {"bandwidth": {"shares": []}}])
+def test_lists_and_tables_of_criteria_that_are_none_are_refused(record):
+    with pytest.raises(NcclBenchError, match="criteria.toml: .*table"):
+        criteria.parse(record, "criteria.toml")

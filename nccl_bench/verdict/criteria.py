@@ -168,15 +168,13 @@ def parse(record: Mapping[str, Any], path: str) -> Criteria:
     for name, value in record.items():
         _known(path, name, KEYS, "")
         if name != "require":
-            if not isinstance(value, Mapping):
-                raise UsageError(f"{path}: [{name}] is a table of keys")
-            for key in value:
+            for key in _table(path, f"[{name}]", value):
                 _known(path, key, KEYS[name], f"[{name}] ")
     base = Criteria()
     bandwidth, said = record.get("bandwidth", {}), f"{path}"
     shares = {
         find(name).name: _threshold(path, "bandwidth.shares", {name: value}, name, base.share, 0.01, 2)
-        for name, value in bandwidth.get("shares", {}).items()
+        for name, value in _table(path, "[bandwidth] shares", bandwidth.get("shares", {})).items()
     }
     return Criteria(
         share=_threshold(path, "bandwidth", bandwidth, "share", base.share, 0.01, 2), shares=shares,
@@ -184,15 +182,27 @@ def parse(record: Mapping[str, Any], path: str) -> Criteria:
         tail=_threshold(path, "tail", record.get("tail", {}), "p95_over_median", base.tail, 1, 100),
         agree=_threshold(path, "repeats", record.get("repeats", {}), "agree", base.agree, 0.001, 1),
         baseline=_threshold(path, "baseline", record.get("baseline", {}), "threshold", base.baseline, 0.001, 1),
-        ranges=tuple(_range(path, at, one) for at, one in enumerate(bandwidth.get("ranges", ()), 1)),
+        ranges=tuple(_range(path, at, one) for at, one in enumerate(_tables(path, "[[bandwidth.ranges]]", bandwidth.get("ranges", [])), 1)),
         rdma_required=_flag(path, record.get("transport", {}).get("required", base.rdma_required)),
-        require=tuple(_require(path, at, one) for at, one in enumerate(record.get("require", ()), 1)),
+        require=tuple(_require(path, at, one) for at, one in enumerate(_tables(path, "[[require]]", record.get("require", [])), 1)),
         doctor_fail=_words(path, record.get("doctor", {}), "fail", base.doctor_fail), doctor_warn=_words(path, record.get("doctor", {}), "warn",
             base.doctor_warn),
         counters=_level(path, record.get("counters", {}), "errors", base.counters), transport=_level(path, record.get("transport", {}), "rdma",
             base.transport),
         path=said,
     )  # fmt: skip
+
+
+def _table(path: str, what: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{path}: {what} is a table of keys")
+    return value
+
+
+def _tables(path: str, what: str, value: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(value, list):
+        raise UsageError(f"{path}: {what} is a list of tables")
+    return [_table(path, what, one) for one in value]
 
 
 def _known(path: str, name: str, names: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
