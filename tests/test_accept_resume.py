@@ -72,3 +72,35 @@ def test_finished_stages_are_kept_and_the_rest_is_measured_and_judged_over_all(k
     assert {row["stage"] for row in verdict["rows"]} >= {"pairs", "cluster"}
     last = again(killed, "--resume", "run")
     assert (last.returncode, "nothing is left to resume" in last.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_stage_ends_the_acceptance_and_leaves_the_stage_open(tmp_path, number):
+    options = ("--stages", "node", "--case-budget", "0.5", "-O", "run")
+    with (tmp_path / "err").open("w") as err, subprocess.Popen([*COMMAND, *options], stderr=err, stdout=err, cwd=tmp_path) as process:
+        end = time.monotonic() + 200
+        while time.monotonic() < end and process.poll() is None and not _workers_of(process.pid):
+            time.sleep(0.05)
+        process.send_signal(number)
+        code = process.wait(200)
+
+    said = (tmp_path / "err").read_text()
+    assert code == 128 + number, said
+    assert said.rstrip().splitlines()[-1].startswith(f"nccl-bench: exit {128 + number}: ")
+    assert "--resume run" in said
+    assert json.loads((tmp_path / "run" / "accept.json").read_text())["finished"] == {}
+    assert again(tmp_path, "--run", "run").returncode == 8
+
+
+def _workers_of(pid: int) -> list[str]:
+    """Measuring processes below a process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (path / "cmdline").read_text()
+        except (OSError, ValueError):
+            continue
+        if "nccl_bench.measure.worker" in words and (parent == pid or f"\0{pid}\0" in words):
+            found.append(words)
+    return found

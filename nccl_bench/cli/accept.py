@@ -92,12 +92,14 @@ def accept(
 
 def _again(text: str, criteria: Any, given: dict[str, Any]) -> Ended:
     from nccl_bench.cli.accept_options import baseline_of
+    from nccl_bench.cli.files import write_text
     from nccl_bench.cli.places import groups_of
     from nccl_bench.flows.judged import judge_run
     from nccl_bench.results.store import find_run
 
     path = find_run(text)
     judged = judge_run(path.resolve(), criteria, groups_of(given["groups"], {}), baseline_of(given["baseline"]) or None)
+    write_text(path / "verdict.json", json.dumps(judged.to_json(), indent=1, ensure_ascii=False) + "\n", "--run")
     return _show(judged, path, given)
 
 

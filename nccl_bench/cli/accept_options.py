@@ -16,6 +16,8 @@ def check_together(given: Mapping[str, Any]) -> None:
     """Raise UsageError for options that do not go together."""
     if given["run"] is not None and given["resume"] is not None:
         raise UsageError("--run judges what is recorded, --resume measures on: give one of them")
+    if given["dry_run"] and given["as_json"]:
+        raise UsageError("--dry-run says in words what would be done, it has no JSON", "leave --json out")
     told = "run" if given["run"] is not None else "resume" if given["resume"] is not None else None
     if told is None:
         return

@@ -6,6 +6,8 @@ pairs.jsonl and accept.json make `judge_run` give the same verdict again, and `-
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_bench import __version__
-from nccl_bench.errors import UsageError
+from nccl_bench.errors import InterruptedRun, NcclBenchError, UsageError
 from nccl_bench.flows.accept_plan import Estimate, pair_budget_s
 from nccl_bench.flows.accept_run import (
     Ended,
@@ -29,9 +31,9 @@ from nccl_bench.flows.accept_run import (
     read_counters,
     replace_host,
 )
-from nccl_bench.flows.accept_spec import AcceptSpec
+from nccl_bench.flows.accept_spec import AcceptSpec, collectives_of
 from nccl_bench.flows.accept_state import has_rdma, keep_facts, keep_hosts, restore
-from nccl_bench.flows.council import Council, Serve, as_json
+from nccl_bench.flows.council import Council, Serve, as_json, dismiss
 from nccl_bench.flows.doctor import diagnose
 from nccl_bench.flows.events import Where
 from nccl_bench.flows.header import conf_lines, driver_version
@@ -99,16 +101,29 @@ def resume(
 def _to_the_end(run: Run, criteria: Criteria) -> Iterator[Event]:
     began = time.monotonic()
     keep_facts(run)
-    for stage in run.spec.stages:
-        if stage in run.finished:
-            continue
-        yield from _stage(run, stage, began)
-        keep_facts(run)
+    try:
+        for stage in run.spec.stages:
+            if stage in run.finished:
+                continue
+            yield from _stage(run, stage, began)
+            keep_facts(run)
+    except (InterruptedRun, KeyboardInterrupt) as err:
+        raise _broken_off(run, err) from None
     path = run.writer.path
     judged = judge_run(path, criteria, run.groups)
     run.writer.write_file("verdict.json", judged.to_json())
     run.writer.finish(datetime.now(UTC), judged.verdict.exit_code, judged.verdict.why)
     yield Ended(judged=judged, path=path)
+
+
+def _broken_off(run: Run, err: BaseException) -> InterruptedRun:
+    """Keep what there is, let the others go; the stage that was cut is not finished."""
+    keep_facts(run)
+    ended = err if isinstance(err, InterruptedRun) else InterruptedRun(signal.SIGINT, "interrupted")
+    run.writer.finish(datetime.now(UTC), ended.exit_code, ended.why)
+    with contextlib.suppress(NcclBenchError, OSError):
+        dismiss(run.council, ended.exit_code, ended.why)
+    return InterruptedRun(ended.exit_code - 128, ended.why, f"finished stages are kept: nccl-bench accept --resume {run.writer.path}")
 
 
 def _chosen(run: Run) -> Iterator[Event]:
@@ -284,10 +299,9 @@ def _scale(run: Run) -> list[Callable[[], list[list[int]]]]:
 
 def _sweep_spec(run: Run, stage: str) -> SweepSpec:
     gloo = run.spec.backend == "gloo" or run.backend == "gloo" or (run.spec.backend == "auto" and not _has_gpus(run))
-    names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all") if stage != "rails" else ("all_reduce", "sendrecv")
     load = run.spec.load if stage == "soak" else None
     return SweepSpec(
-        collectives=names, sizes=SIZES["gloo" if gloo else "nccl"], budget_s=run.plan.case_s, backend=run.spec.backend,
+        collectives=collectives_of(stage), sizes=SIZES["gloo" if gloo else "nccl"], budget_s=run.plan.case_s, backend=run.spec.backend,
         timeout_s=run.spec.timeout_s, duration_s=run.spec.soak_s if stage == "soak" else None, load=load,
         variant=None if load is None else f"beside {load}", clocks=("auto",) if load is None else ("eager",),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nccl_bench.errors import BUG, DataError, UsageError, WrongDataError
+from nccl_bench.errors import BUG, DataError, InterruptedRun, UsageError, WrongDataError
 from nccl_bench.fabric import counters
 from nccl_bench.flows.accept_plan import Estimate
 from nccl_bench.flows.accept_spec import LOCAL_STAGES, AcceptSpec
@@ -20,6 +20,8 @@ from nccl_bench.results.store import RunWriter
 ATTEMPTS = 3
 """Worlds of one stage until it is given up: each loses the hosts that the one before it lost."""
 EXCLUDED_AT_RESUME = "resume"
+INTERRUPTED = (129, 130, 143)
+"""Exit codes of a world that SIGHUP, SIGINT or SIGTERM ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,13 +227,17 @@ def attempts(
             rest_s=patience_s + 4 * run.plan.seconds.get(stage, 0.0),
         )  # fmt: skip
         learn(run, outcome, worlds)
+        if cut := [world.exit_code for world in outcome.worlds if world.exit_code in INTERRUPTED]:
+            raise InterruptedRun(cut[0] - 128, f"{'interrupted' if cut[0] == INTERRUPTED[1] else 'terminated'} in stage {stage}")
         lost = lost_hosts(run, outcome, worlds)
+        bad = [(members, world) for members, world in zip(worlds, outcome.worlds, strict=True) if world.exit_code not in (0, 7)]
+        if stage == "node":  # a host that is lost is excluded; what broke without that must be said
+            bad = [(members, world) for members, world in bad if run.local().get(members[0]) not in lost]
         yield worlds, outcome
         yield from exclude(run, stage, lost)
-        bad = [(members, world) for members, world in zip(worlds, outcome.worlds, strict=True) if world.exit_code not in (0, 7)]
-        if not bad or stage == "node":
+        if not bad:
             return
-        if not lost or attempt + 1 == ATTEMPTS:
+        if not lost or attempt + 1 == ATTEMPTS or stage == "node":
             for members, world in bad:
                 hosts = list(dict.fromkeys(run.local().get(rank, "") for rank in members))
                 run.broken.append(

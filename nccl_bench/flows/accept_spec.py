@@ -12,6 +12,15 @@ from nccl_bench.records import Json
 
 STAGES = ("doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
 DEFAULT_STAGES = STAGES[:-1]
+N_SIZES = 2
+"""Of a stage's cases: one for latency, one for bandwidth."""
+
+
+def collectives_of(stage: str) -> tuple[str, ...]:
+    """What a stage measures; of a rail the two that tell a slow one."""
+    return ("all_reduce", "sendrecv") if stage == "rails" else ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
 LOCAL_STAGES = ("doctor", "node", "nic")
 """Stages that need no world of several hosts: spares run them too."""
 

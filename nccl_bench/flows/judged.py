@@ -12,6 +12,7 @@ import numpy as np
 
 from nccl_bench.errors import DataError
 from nccl_bench.fabric.expected import floor_of
+from nccl_bench.flows.accept_complete import check_facts, missing
 from nccl_bench.flows.accept_spec import DEFAULT_STAGES
 from nccl_bench.flows.pairs import PAIRS_FILE, Seats, evidence_of
 from nccl_bench.records import Ceiling, Json, Point, RunHeader
@@ -85,9 +86,11 @@ def judge_run(path: Path, criteria: Criteria, groups: GroupsOf = lambda _: None,
     case = Case(
         points=points, rank_hosts=rank_hosts, doctor=tuple(facts["doctor"]), counters=tuple(facts["counters"]), counters_read=facts["counters_read"],
         findings=findings, pairs_ran=ran, excluded=tuple(facts["excluded"]), not_run=tuple(facts["not_run"]), broken=tuple(facts["broken"]),
-        rdma_bytes=facts["rdma_bytes"], has_rdma=facts["has_rdma"], not_nccl=header.not_nccl, shared_gpu=header.shared_gpu,
+        rdma_bytes=facts["rdma_bytes"], has_rdma=facts["has_rdma"], shared_gpu=header.shared_gpu,
+        not_nccl=header.not_nccl or header.backend not in (None, "nccl"),
         n_hosts=len(set(facts["hosts"]) - set(facts.get("spares", ()))), min_hosts=facts["min_hosts"], spares=tuple(facts.get("spares", ())),
-        replaced=tuple(facts.get("replaced", ())), more=tuple(_more(run, facts, points, rank_hosts, evidence, criteria)),
+        replaced=tuple(facts.get("replaced", ())),
+        more=(*_more(run, facts, points, rank_hosts, evidence, criteria), *missing(facts, points, rank_hosts, pairs_ran=ran)),
     )  # fmt: skip
     ceilings = ceilings_of(run)
     rails = tuple(dict.fromkeys(_world_of(point) for point in points if point.stage == "rails"))
@@ -175,6 +178,7 @@ def _facts(path: Path) -> Json:
         raise DataError(f"{path}: no acceptance: {FACTS_FILE} is missing or broken", "--run takes a directory that nccl-bench accept wrote") from err
     if not isinstance(record, dict):
         raise DataError(f"{path / FACTS_FILE}:1: no JSON object")
+    check_facts(record, str(path / FACTS_FILE))
     return record
 
 
@@ -218,7 +222,8 @@ def _rounds(path: Path, facts: Json) -> tuple[list[Json], list[int]]:
     for world in worlds:
         part = by_world.get(world["world"], []) if "world" in world else records[at : at + world["n_records"]]
         at += world["n_records"]
-        if world["ok"] and world.get("attempt", 1) == (attempt or world.get("attempt", 1)) and (not members or world["members"] == members):
+        whole = world["ok"] and len(part) >= world["n_records"]
+        if whole and world.get("attempt", 1) == (attempt or world.get("attempt", 1)) and (not members or world["members"] == members):
             members = world["members"]
             used += part
     return used, members
@@ -273,9 +278,13 @@ def _lines(path: Path) -> list[Json]:
     if not path.exists():
         return []
     found: list[Json] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    text = path.read_text()
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
         try:
             found.append(json.loads(line))
         except ValueError as err:
+            if number == len(lines) and not text.endswith("\n"):
+                break  # torn: what it belonged to is incomplete, and does not count
             raise DataError(f"{path}:{number}: no JSON") from err
     return found
