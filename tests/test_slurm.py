@@ -284,8 +284,8 @@ def test_a_requeued_job_starts_again_beside_what_it_had_measured(cluster: Slurm,
 
 @needs_slurm
 def test_a_minute_before_its_time_limit_a_job_ends_by_itself_and_keeps_what_it_has(cluster: Slurm, tmp_path: Path) -> None:
-    job = submit(cluster, tmp_path, "sweep", *LONG, sbatch=(*TWO_BY_TWO, "--time=1"))
-    state = job.wait(90)
+    job = submit(cluster, tmp_path, "sweep", *LONG, sbatch=(*TWO_BY_TWO, "--time=2"))  # TERM after one minute: ranks have met by then
+    state = job.wait(240)
     assert (state["JobState"], state["ExitCode"]) == ("FAILED", "143:0"), job.output()
     (run,) = job.runs()
     assert points(run)

@@ -628,8 +628,9 @@ def test_a_flow_that_breaks_on_rank_0_leaves_nobody_waiting(job: Job) -> None:
 
     codes = job.end()
     assert codes[0] not in (0, None)
-    assert codes[1] == 70
-    assert ranks[1].finished["why"] == "rank 0 stopped listening"
+    # Rank 0's last word, or, where its process was faster than that, the end of the connection.
+    assert (codes[1], "rank 0 stopped listening" in ranks[1].finished["why"]) in ((70, True), (4, False))
+    assert "rank 0" in ranks[1].finished["why"]
 
 
 def test_the_others_leave_after_rank_0_has_shown_what_happened(job: Job) -> None:
