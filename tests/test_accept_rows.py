@@ -57,6 +57,15 @@ def test_a_sweep_of_all_ranks_stands_against_the_cluster_stage():
     assert [row.status for row in rows] == ["fail"]
 
 
+@pytest.mark.parametrize("which", ["not_nccl", "shared_gpu"])
+def test_a_rehearsal_is_no_baseline_of_a_measurement(which):
+    signed, now = run_of("signed", [steady(400)]), run_of("now", [steady(401)])
+    rehearsal = replace(signed, header=replace(signed.header, **{which: True}))
+    (row,) = baseline.rows([rehearsal], now, ("cluster",), THRESHOLD)
+    assert row.status == "inconclusive"
+    assert "signed" in row.reason
+
+
 def test_what_cannot_be_compared_is_inconclusive_never_a_pass():
     other = replace(steady(400), clock="eager")
     rows = baseline.rows([run_of("signed", [other])], run_of("now", [steady(400)]), ("cluster",), THRESHOLD)

@@ -98,6 +98,14 @@ def test_a_directory_that_is_no_acceptance_ends_5(tmp_path):
     assert run("accept", "--run", str(tmp_path)).returncode == 5
 
 
+def test_a_table_of_pairs_is_handed_on_as_a_matrix(tmp_path):
+    (tmp_path / "pairs.csv").write_text("a,b,value\nn1,n2,40\nn1,n3,41\nn2,n3,39.5\n")
+    record = json.loads(run("pairs", "--from", str(tmp_path / "pairs.csv"), "--json").stdout)
+    assert record["hosts"] == ["n1", "n2", "n3"]
+    assert record["values"] == [[None, 40.0, 41.0], [40.0, None, 39.5], [41.0, 39.5, None]]
+    assert (record["direction"], record["unit"]) == ("both", "GB/s")
+
+
 @needs_cases
 def test_pairs_judges_somebody_elses_table():
     done = run("pairs", "--from", str(FILES / "pairs_c01_G8_alltoall.csv"), "--json")

@@ -65,10 +65,11 @@ def judge_table(
     from nccl_bench.results.rank_table import import_ranks, is_rank_table
     from nccl_bench.results.text import read_text
     from nccl_bench.verdict.localise import localise, rails_of
-    from nccl_bench.verdict.table_pairs import evidence_of, verdict
+    from nccl_bench.verdict.table_pairs import evidence_of, values, verdict
 
     text = read_text(path)
     warnings: tuple[str, ...] = ()
+    told: dict[str, Any] = {"values": None, "direction": None, "unit": None}
     if is_rank_table(text):
         imported = import_ranks(text, str(path))
         times = {
@@ -82,10 +83,11 @@ def judge_table(
         table = parse_pairs(text, str(path))
         findings, nodes, warnings = localise(evidence_of(table, groups(table.nodes), oversubscription)), table.nodes, table.warnings
         code, why = verdict(findings, len(nodes))
+        told = {"values": values(table), "direction": "both", "unit": "µs" if table.is_time else "GB/s"}
     for line in warnings:
         write_warning(line, stderr)
     if as_json:
-        stdout.write(json.dumps({"hosts": list(nodes), **findings.to_json(), "exit_code": code}, indent=1) + "\n")
+        stdout.write(json.dumps({"hosts": list(nodes), **told, **findings.to_json(), "exit_code": code}, indent=1) + "\n")
     else:
         stdout.write("\n".join([f"{len(nodes)} nodes, {path}", *findings_lines(findings), why]) + "\n")
     return Ended(exit_code=code, why=why)
@@ -145,7 +147,9 @@ def _show(tested: Any, *, as_json: bool) -> None:
     text = banner(not_nccl=tested.not_nccl, shared_gpu=tested.shared_gpu)
     table = matrix(tested.evidence.exchanges, tested.hosts) if tested.evidence is not None and tested.evidence.exchanges is not None else None
     if as_json:
-        record = {"matrix": table, **tested.findings.to_json(), "exit_code": tested.exit_code, "not_nccl": tested.not_nccl, "path": tested.path}
+        shown = {} if table is None else {"hosts": table["hosts"], "values": table["one_way_GBps"], "direction": "row to column", "unit": "GB/s"}
+        how = {"exit_code": tested.exit_code, "not_nccl": tested.not_nccl, "path": tested.path}
+        record = {**shown, "matrix": table, **tested.findings.to_json(), **how}
         sys.stdout.write(json.dumps(record, indent=1) + "\n")
     else:
         lines = [text] if text else []

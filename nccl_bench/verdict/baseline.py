@@ -23,6 +23,9 @@ def rows(base: Sequence[Run], new: Run, stages: Sequence[str], threshold: Thresh
     Pairs are left out: they are judged against one another, and ranks sit elsewhere in another allocation.
     """
     source = f"baseline {', '.join(run.label for run in base)}: compare, change beyond {threshold.value:g} and noise ({threshold.source})"
+    if unlike := [run.label for run in base if (run.header.not_nccl, run.header.shared_gpu) != (new.header.not_nccl, new.header.shared_gpu)]:
+        reason = f"{unlike[0]} and this run are not alike: one is a rehearsal (not NCCL, or a shared GPU), the other is none"
+        return [Row(criterion="against the baseline", stage="cluster", status="inconclusive", reason=reason, source=source)]
     theirs, ours = _arms(frame_arms(base)), _arms(frame_arms([new]))
     here = {arm.get("stage") for arm in ours}
     if not any(arm.get("stage") for arm in theirs):

@@ -17,6 +17,23 @@ def evidence_of(table: PairTable, groups: Groups | None = None, oversubscription
     return Evidence(hosts=table.nodes, exchanges=Exchanges.of(rows), groups=groups, oversubscription=oversubscription)
 
 
+MOST_VALUES = 1024
+"""Nodes of the largest matrix that is written out: a million values."""
+
+
+def values(table: PairTable) -> list[list[float | None]] | None:
+    """[node][node] the table's own values, the last of a pair that it has twice; None where not measured, and for more than MOST_VALUES nodes."""
+    n = len(table.nodes)
+    if n > MOST_VALUES:
+        return None
+    number = {node: at for at, node in enumerate(table.nodes)}
+    found: list[list[float | None]] = [[None] * n for _ in range(n)]
+    for row in table.rows:
+        a, b = number[row.a], number[row.b]
+        found[a][b] = found[b][a] = row.value
+    return found
+
+
 def _speed(value: float | None, is_time: bool) -> float:
     if value is None or value <= 0:
         return math.nan
