@@ -4,6 +4,7 @@ import pytest
 
 from nccl_bench.errors import DataError
 from nccl_bench.flows.accept_complete import check_facts, missing
+from nccl_bench.flows.judged import _rounds
 from nccl_bench.records import Group, Point, Times
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -66,3 +67,14 @@ def test_doctor_without_checks_and_pairs_without_rounds_are_open():
 def test_facts_without_a_key_are_refused_with_the_files_name():
     with pytest.raises(DataError, match=r"run/accept.json:1: 'counters'"):
         check_facts(facts(), "run/accept.json")
+
+
+def test_a_torn_last_round_counts_for_nothing_and_another_broken_line_is_refused(tmp_path):
+    (tmp_path / "pairs-seats.jsonl").write_text('{"members": [0, 1], "n_records": 2, "ok": true, "world": 1}\n')
+    (tmp_path / "pairs.jsonl").write_text('{"world": 1}\n{"wor')
+    assert _rounds(tmp_path, {}) == ([], [])
+    (tmp_path / "pairs.jsonl").write_text('{"world": 1}\n{"world": 1}\n')
+    assert len(_rounds(tmp_path, {})[0]) == 2
+    (tmp_path / "pairs.jsonl").write_text('{"world": 1}\n3\n')
+    with pytest.raises(DataError, match=r"pairs\.jsonl:2: not a record of an acceptance"):
+        _rounds(tmp_path, {})

@@ -16,7 +16,7 @@ from nccl_bench.flows.accept_complete import check_facts, missing
 from nccl_bench.flows.accept_spec import DEFAULT_STAGES
 from nccl_bench.flows.pairs import PAIRS_FILE, Seats, evidence_of
 from nccl_bench.records import Ceiling, Json, Point, RunHeader
-from nccl_bench.results.runs import Run, open_run, open_runs, points_of
+from nccl_bench.results.runs import Run, json_lines, open_run, open_runs, points_of
 from nccl_bench.verdict import baseline, lateness, reference
 from nccl_bench.verdict.ceilings import ceiling_of, ceilings_of
 from nccl_bench.verdict.criteria import Criteria
@@ -275,16 +275,5 @@ def _of_check(check: Mapping[str, Any], host: str) -> Mark | None:
 
 
 def _lines(path: Path) -> list[Json]:
-    if not path.exists():
-        return []
-    found: list[Json] = []
-    text = path.read_text()
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(json.loads(line))
-        except ValueError as err:
-            if number == len(lines) and not text.endswith("\n"):
-                break  # torn: what it belonged to is incomplete, and does not count
-            raise DataError(f"{path}:{number}: no JSON") from err
-    return found
+    """The records of a file of the run; what a torn last line belonged to is incomplete, and does not count."""
+    return [record for _number, record in json_lines(path, [], "not a record of an acceptance")] if path.exists() else []

@@ -109,12 +109,16 @@ def records(run: Run, warnings: list[str] | None = None) -> Iterator[tuple[int, 
         yield from ((number, point.to_json()) for number, point in enumerate(run.points, start=1))
     elif run.points_path is not None:
         found = probed(run.header)
-        for number, record in _lines(run.points_path, [] if warnings is None else warnings):
+        for number, record in json_lines(run.points_path, [] if warnings is None else warnings, "not a point of nccl-bench"):
             row = found.get((record.get("collective"), record.get("nbytes"))) if found and record.get("algorithm") is None else None
             yield number, record if row is None else {**record, **{name: row.get(name) for name in CHOICE}}
 
 
-def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, Json]]:
+def json_lines(path: Path, warnings: list[str], unlike: str) -> Iterator[tuple[int, Json]]:
+    """(number, object) of each line of a run's file; a torn last line is added to `warnings`.
+
+    Raises DataError with path:line, saying what another line is `unlike`.
+    """
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -126,9 +130,9 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, Json]]:
                     if not line.endswith(b"\n"):
                         warnings.append(f"{path}:{number}: the last line is torn and was left out: the run was cut off while writing it")
                         return
-                    raise DataError(f"{path}:{number}: not a point of nccl-bench: {str(err).splitlines()[0]}") from err
+                    raise DataError(f"{path}:{number}: {unlike}: {str(err).splitlines()[0]}") from err
                 if not isinstance(record, dict):
-                    raise DataError(f"{path}:{number}: not a point of nccl-bench: no JSON object")
+                    raise DataError(f"{path}:{number}: {unlike}: no JSON object")
                 yield number, record
     except OSError as err:
         raise DataError(f"{path} cannot be read: {err.strerror or type(err).__name__}") from err
