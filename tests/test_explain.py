@@ -13,6 +13,7 @@ from nccl_bench.cli.outcome import MEANING
 from nccl_bench.collectives import COLLECTIVES, bus_factor
 from nccl_bench.errors import UsageError
 from nccl_bench.measure.spec import DEFAULT_BUDGET_S, DEFAULT_PRECISION
+from nccl_bench.verdict.criteria import KEYS, REQUIRE, Criteria
 
 WORDS = load()
 ASKED = (
@@ -65,6 +66,27 @@ def test_a_typo_gets_the_close_words_and_ends_2() -> None:
 
     assert caught.value.exit_code == 2
     assert "clock" in caught.value.hints[0]
+    assert "there are: busbw" in caught.value.hints[1]
+
+
+@pytest.mark.parametrize("word", ["accept", "criteria", "pairs", "doctor", "certificate", "threshold", "141"])
+def test_the_words_of_an_acceptance_are_there(word: str) -> None:
+    assert find_word(word, WORDS).name in ("accept", "criteria", "pairs", "doctor", "exit-codes")
+
+
+def test_a_command_without_an_entry_is_known_as_one() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_word("slurm", WORDS)
+
+    assert caught.value.hints[0] == "slurm is a command: nccl-bench slurm --help"
+
+
+def test_what_explain_says_of_criteria_is_what_the_file_may_hold() -> None:
+    words = re.findall(r"[a-zA-Z0-9_]+", WORDS["criteria"].text)
+
+    assert set(KEYS) <= set(words)
+    assert set(REQUIRE) - {"statistic"} <= set(words)
+    assert f"{Criteria().share.value:g} of the low end" in " ".join(WORDS["criteria"].text.split())
 
 
 def test_a_word_near_to_none_gets_the_list() -> None:

@@ -111,6 +111,14 @@ def test_asking_for_the_latest_of_no_run_says_what_to_do(tmp_path: Path) -> None
     assert "sweep" in " ".join(caught.value.hints)
 
 
+def test_asking_for_the_latest_acceptance_says_what_makes_one(tmp_path: Path) -> None:
+    for text in ("latest", str(tmp_path / "absent")):
+        with pytest.raises(DataError) as caught:
+            find_run(text, tmp_path, first="accept")
+        assert "nccl-bench accept" in " ".join(caught.value.hints)
+        assert "sweep" not in " ".join(caught.value.hints)
+
+
 def test_a_run_is_known_by_its_directory_and_by_either_of_its_files(tmp_path: Path) -> None:
     create_run(tmp_path / "r", header()).close()
     (tmp_path / "r" / "stdout.log").touch()

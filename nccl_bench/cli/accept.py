@@ -85,7 +85,7 @@ def accept(
 
     check_together(given)
     for path, option in ((junit, "--junit"), (html, "--html"), (prometheus, "--prometheus")):
-        check_writable(path, option)
+        check_writable(path, option, made=out)
     wanted = Criteria() if criteria is None else read(criteria)
     return _again(run, wanted, given) if run is not None else _live(wanted, given)
 
@@ -97,7 +97,7 @@ def _again(text: str, criteria: Any, given: dict[str, Any]) -> Ended:
     from nccl_bench.flows.judged import judge_run
     from nccl_bench.results.store import find_run
 
-    path = find_run(text)
+    path = find_run(text, first="accept")
     judged = judge_run(path.resolve(), criteria, groups_of(given["groups"], {}), baseline_of(given["baseline"]) or None)
     write_text(path / "verdict.json", json.dumps(judged.to_json(), indent=1, ensure_ascii=False) + "\n", "--run")
     return _show(judged, path, given)
@@ -190,8 +190,8 @@ def _stages(spec: Any, facts: Any, council: Any, serve: Any, criteria: Any, give
         else:
             from nccl_bench.results.store import find_run
 
-            spec = replace(spec, timeout_s=given["timeout"], silent_s=given["silent"])
-            events = flow.resume(find_run(given["resume"]).resolve(), spec, facts, council, serve, criteria, groups, plan, view.message)
+            spec, path = replace(spec, timeout_s=given["timeout"], silent_s=given["silent"]), find_run(given["resume"], first="accept")
+            events = flow.resume(path.resolve(), spec, facts, council, serve, criteria, groups, plan, view.message)
         for event in events:
             match event:
                 case FlowEnded():

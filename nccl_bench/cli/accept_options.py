@@ -79,7 +79,7 @@ def _resumed(given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     from nccl_bench.flows.accept_state import recorded
     from nccl_bench.results.store import find_run
 
-    spec, facts = recorded(find_run(given["resume"]))
+    spec, facts = recorded(find_run(given["resume"], first="accept"))
     return (spec if given["backend"] == "auto" else _same_backend(spec, given["backend"])), {"finished": {}, **facts}
 
 

@@ -23,7 +23,7 @@ def compare(
 
     Ends 1 where a case is slower beyond noise and threshold, 7 where data was wrong, 8 where nothing is comparable.
     """
-    from nccl_bench.cli.files import write_text
+    from nccl_bench.cli.files import check_writable, write_text
     from nccl_bench.errors import UsageError
     from nccl_bench.report import comparison as show
     from nccl_bench.report.terminal import write_warning
@@ -32,6 +32,7 @@ def compare(
 
     if not 0 < threshold < 1:
         raise UsageError(f"--threshold {threshold:g}: a change of speed between 0 and 1", "3 % is 0.03")
+    check_writable(html, "--html")
     found = compare_runs(open_runs([base]), open_runs([new]), threshold)
     for warning in found.warnings:
         write_warning(warning, sys.stderr)

@@ -13,6 +13,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from nccl_bench.cli.commands import COMMANDS
 from nccl_bench.errors import UsageError
 
 
@@ -80,8 +81,10 @@ def find_word(text: str, words: Mapping[str, Word]) -> Word:
         return row
     close = difflib.get_close_matches(_key(text), by_key, n=4, cutoff=0.6)
     names = list(dict.fromkeys(by_key[key].name for key in close))
-    hint = f"did you mean: {', '.join(names)}?" if names else f"there are: {' '.join(words)}"
-    raise UsageError(f"explain: no entry for {text!r}", hint, "nccl-bench explain lists all words")
+    hints = [f"did you mean: {', '.join(names)}?"] if names else []
+    if _key(text) in {row.name for row in COMMANDS}:
+        hints = [f"{_key(text)} is a command: nccl-bench {_key(text)} --help"]
+    raise UsageError(f"explain: no entry for {text!r}", *hints, f"there are: {' '.join(words)}", "nccl-bench explain says a line of each")
 
 
 def _key(text: str) -> str:

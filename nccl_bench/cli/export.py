@@ -19,7 +19,7 @@ def export(
     """Write runs as CSV, Parquet, JSON Lines (one row a point) or as a log of nccl-tests."""
     import io
 
-    from nccl_bench.cli.files import write_text
+    from nccl_bench.cli.files import check_writable, write_text
     from nccl_bench.errors import UsageError
     from nccl_bench.report.nccl_tests import write_log
     from nccl_bench.report.terminal import write_warning
@@ -29,6 +29,7 @@ def export(
     opened = open_runs(runs)
     warnings = [warning for run in opened for warning in run.warnings]
     path = _path(out, opened[0].label, format)
+    check_writable(path, "-O")
     if format == "parquet":
         if path is None:
             raise UsageError("--format parquet is no text: it cannot go to stdout", "name a file: -O points.parquet")
@@ -56,6 +57,6 @@ def export(
 
 def _path(out: Path | None, label: str, format: str) -> Path | None:
     """The file: `out` itself, or one named after the run where `out` is a directory."""
-    if out is None or not (out.is_dir() or str(out).endswith("/")):
+    if out is None or not out.is_dir():
         return out
     return out / f"{label.replace('/', '_')}.{'log' if format == 'nccl-tests' else format}"

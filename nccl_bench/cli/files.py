@@ -9,15 +9,15 @@ from nccl_bench.errors import UsageError
 
 
 def write_text(path: Path, text: str, option: str) -> None:
-    """Write a text file whole, its directory made where it is missing. Raises UsageError naming the option.
+    """Write a text file whole, into a folder that is there. Raises UsageError naming the option.
 
     It is renamed into place, so that nobody reads half of it: node_exporter reads a textfile at any time.
     """
+    check_writable(path, option)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and (path.is_symlink() or not path.is_file()):
-            path.write_text(text, encoding="utf-8")  # a device, a pipe or a link stays what it is
+        if _stays(path):
+            path.write_text(text, encoding="utf-8")
             return
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
@@ -26,17 +26,29 @@ def write_text(path: Path, text: str, option: str) -> None:
         raise _cannot(path, option, err.strerror or type(err).__name__) from err
 
 
-def check_writable(path: Path | None, option: str) -> None:
-    """Raise UsageError before hours of measuring where a file could not be written after them."""
+def check_writable(path: Path | None, option: str, made: Path | None = None) -> None:
+    """Raise UsageError before hours of measuring where a file could not be written after them.
+
+    The folder of a file is never made: a slip in its path would be a folder that nobody looks into. `made`: the folder that
+    -O names, which this run makes itself.
+    """
     if path is None:
         return
     if path.is_dir():
         raise _cannot(path, option, "it is a directory")
-    parent = path.parent
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise _cannot(path, option, f"{parent} cannot be written" if parent.is_dir() else f"{parent} is no directory")
+    if made is not None and path.parent.resolve() == made.resolve() and not made.exists():
+        return
+    if not path.parent.is_dir():
+        why = "is no directory" if path.parent.exists() else "does not exist"
+        raise UsageError(f"{option} {path} cannot be written: folder {path.parent} {why}", "make it first, or name a file in a folder that exists")
+    needed = path if _stays(path) else path.parent  # any other file is renamed into place
+    if not os.access(needed, os.W_OK):
+        raise _cannot(path, option, f"you may not write {needed}")
+
+
+def _stays(path: Path) -> bool:
+    """Whether a path is a device, a pipe or a link, which stays what it is."""
+    return path.exists() and (path.is_symlink() or not path.is_file())
 
 
 def _cannot(path: Path, option: str, why: str) -> UsageError:

@@ -15,7 +15,9 @@ MEANING = {
     7: "wrong data",
     8: "the verdict is inconclusive",
     70: "internal error",
+    129: "hung up",
     130: "interrupted",
+    141: "the reader of the output left",
     143: "terminated",
 }
 """Exit codes in words (CONTRACT.md section 1), for a code that came without its own."""

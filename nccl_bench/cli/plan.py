@@ -70,11 +70,13 @@ def plan(
 ) -> None:
     """Say what one training step sends, what it costs, how much of it is waiting, and what would pay."""
     given = o.given_of(locals())
+    from nccl_bench.cli.files import check_writable
     from nccl_bench.cli.training_inputs import inputs_of
     from nccl_bench.training.document import assumptions_of, plan_json
     from nccl_bench.training.plan import answer
     from nccl_bench.training.rules import checked
 
+    check_writable(emit, "--emit")
     inputs = inputs_of(given)
     layout = checked(inputs.layout, inputs.model)
     if emit is not None:

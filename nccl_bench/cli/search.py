@@ -63,10 +63,12 @@ def search(
 ) -> None:
     """Rank all layouts that the framework accepts and memory allows; ties are said so."""
     given = o.given_of(locals())
+    from nccl_bench.cli.files import check_writable
     from nccl_bench.cli.training_inputs import inputs_of
     from nccl_bench.training.document import assumptions_of, plan_json
     from nccl_bench.training.search import search as find
 
+    check_writable(chart, "--chart")
     inputs = inputs_of(given, sized=False)
     fixed = _fixed(fix or [], given)
     found = find(

@@ -16,7 +16,7 @@ from nccl_bench.verdict.reference import Reference, levels, node_levels, node_ra
 def reference_of(text: str, here: Sequence[str]) -> Reference:
     """The reference that an argument names. Raises UsageError where it is neither a run nor hosts of this allocation."""
     if text == LATEST or Path(text).exists():
-        return _of_run(find_run(text).resolve())
+        return _of_run(find_run(text, first="accept").resolve())
     try:
         hosts = expand(text)
     except LaunchError as err:

@@ -175,7 +175,9 @@ def _facts(path: Path) -> Json:
     try:
         record = json.loads((path / FACTS_FILE).read_text())
     except (OSError, ValueError) as err:
-        raise DataError(f"{path}: no acceptance: {FACTS_FILE} is missing or broken", "--run takes a directory that nccl-bench accept wrote") from err
+        raise DataError(
+            f"{path}: no acceptance: {FACTS_FILE} is missing or broken", "--run and --reference take a directory that nccl-bench accept wrote"
+        ) from err
     if not isinstance(record, dict):
         raise DataError(f"{path / FACTS_FILE}:1: no JSON object")
     check_facts(record, str(path / FACTS_FILE))

@@ -53,7 +53,6 @@ def write_chart(documents: Sequence[Mapping[str, Any]], path: Path) -> None:
     from nccl_bench.report import charts
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if kind == "svg":
             path.write_text(charts.svg(picture), encoding="utf-8")
         elif kind == "png":

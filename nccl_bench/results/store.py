@@ -64,18 +64,20 @@ def utc_text(now: datetime) -> str:
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def find_run(text: str, root: Path | None = None) -> Path:
+def find_run(text: str, root: Path | None = None, first: str = "sweep") -> Path:
     """The path a RUN argument means: "latest" is the newest run under results/, anything else itself.
 
+    `first`: the command that makes such runs, for the error.
     Raises DataError where nothing is there. Whether it holds a run of ours is `is_run`'s question.
     """
     path = Path(text)
     if text == LATEST and not _exists(path):
         path = (Path(RESULTS) if root is None else root) / LATEST
         if not _exists(path):
-            raise DataError(f"no run is the latest: {path} does not exist", "run nccl-bench sweep here first, or name a run directory")
+            raise DataError(f"no run is the latest: {path} does not exist", f"run nccl-bench {first} here first, or name a run directory")
     if not _exists(path):
-        raise DataError(f"{path}: no such file or directory", "a run is a directory with run.json, its points.jsonl, an nccl-tests log, or: latest")
+        kinds = "its points.jsonl, an nccl-tests log, or: latest" if first == "sweep" else f"as nccl-bench {first} writes it, or: latest"
+        raise DataError(f"{path}: no such file or directory", f"a run is a directory with run.json, {kinds}")
     return path
 
 
