@@ -301,11 +301,3 @@ def span_of(kind: Kind, seats: Sequence[tuple[int, int]]) -> Span:
 def even_seats(world: int, per_node: int) -> tuple[tuple[int, int], ...]:
     """[rank] (node, local rank) where every node has `per_node` ranks in a row."""
     return tuple((rank // per_node, rank % per_node) for rank in range(world))
-
-
-def group_of(kind: Kind, rank: int) -> Ranks:
-    """The group that a rank is in. Raises ValueError where it is in none."""
-    for group in kind.groups:
-        if rank in group:
-            return group
-    raise ValueError(f"rank {rank} is in no group of {kind.axis}")

@@ -340,6 +340,21 @@ class RunHeader:
             raise DataError(f"not a header of nccl-bench: {err}") from err
 
 
+class Spec:
+    """What was asked for, as a JSON object and back: the two methods of every frozen spec."""
+
+    __slots__ = ()
+
+    def to_json(self) -> Json:
+        """Every key, for the workers and run.json."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """The inverse of to_json; what this version does not know is passed over."""
+        return cls(**_tuples(_known(cls, record)))
+
+
 def _key(name: str) -> str:
     return name.rstrip("_")
 
@@ -355,4 +370,9 @@ def _known(cls: Any, record: Mapping[str, Any]) -> Json:
 
 
 def _tuples(values: Json) -> Json:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    """Lists as tuples, and the lists inside those."""
+
+    def whole(value: list[Any]) -> tuple[Any, ...]:
+        return tuple(tuple(one) if isinstance(one, list) else one for one in value)
+
+    return {key: whole(value) if isinstance(value, list) else value for key, value in values.items()}

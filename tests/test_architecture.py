@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nccl_bench"
 STEPS = (
     ("errors",),
-    ("units",),
+    ("units", "inputs"),
     ("collectives", "dtypes", "groups"),
     ("records",),
     ("fabric", "launch", "results"),
@@ -71,6 +71,20 @@ def test_imports_run_downwards(name):
     for imported in imports_of(modules()[name], name):
         same = room(imported) == room(name)
         assert same or STEP[room(imported)] < STEP[room(name)], f"{name} imports {imported}"
+
+
+def test_the_page_on_the_structure_names_every_room_in_this_order():
+    page = (ROOT / "docs" / "explanation" / "structure.md").read_text()
+    cells = {word.strip("`/ ") for line in page.splitlines() if line.startswith("| `") for word in line.split("|")[1].split(",")}
+    order = next(line for line in page.splitlines() if line.startswith("errors < "))
+
+    assert cells == {room(name) for name in modules()} - {"__init__", "__main__"}
+    assert order == " < ".join(" ".join(step) for step in STEPS)
+
+
+def test_every_room_says_what_it_answers():
+    for folder in (path for path in PACKAGE.iterdir() if any(path.glob("*.py"))):
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
 def test_no_module_imports_itself_through_others():

@@ -10,7 +10,7 @@ from run_samples import point, write_run
 from nccl_bench.errors import DataError
 from nccl_bench.records import Pair, Point
 from nccl_bench.results.runs import open_run, open_runs
-from nccl_bench.verdict.frame import CEILINGS, COLUMNS, NESTED_NUMBERS, NESTED_OTHERS, NUMBERS, OBJECTS, TEXT, frame_of, with_ceilings
+from nccl_bench.verdict.frame import COLUMNS, NESTED_NUMBERS, NESTED_OTHERS, NUMBERS, OBJECTS, TEXT, frame_of
 
 
 def test_every_field_of_a_point_has_a_column():
@@ -82,24 +82,6 @@ def test_a_value_of_another_type_is_an_error_with_its_line(tmp_path, key, value,
         frame_of([open_run(str(run))])
     assert f"{run}/points.jsonl:2: not a point of nccl-bench: " in caught.value.why
     assert words in caught.value.why
-
-
-def test_ceilings_stand_beside_what_they_limit(tmp_path):
-    points = [point(algorithm="ring"), point(algorithm="nvls"), point(algorithm=None), point(collective="broadcast")]
-    frame = frame_of([open_run(str(write_run(tmp_path / "a", points)))])
-    known = {"run": "a", "collective": "all_reduce", "n_ranks": 8}
-    ceilings = [
-        {**known, "algorithm": "ring", "line_busbw_GBps": 450.0, "attainable_busbw_GBps": 370.0, "limited_by": "GPU's 18 NVLink4"},
-        {**known, "algorithm": None, "line_busbw_GBps": 600.0, "limited_by": "NVSwitch"},
-    ]
-    table = with_ceilings(frame, ceilings)
-
-    assert list(table["line_busbw_GBps"][:3]) == [450.0, 600.0, 600.0]
-    assert math.isnan(table["line_busbw_GBps"][3])
-    assert list(table["limited_by"].astype(object)[:2]) == ["GPU's 18 NVLink4", "NVSwitch"]
-    assert table["line_frac"][0] == frame["busbw_GBps"][0] / 450.0
-    assert set(table.columns) - set(frame.columns) == {*CEILINGS, "line_frac", "attainable_frac"}
-    assert "line_frac" not in frame.columns
 
 
 def test_many_points_become_a_table_without_points_as_objects(tmp_path, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +9,7 @@ from typing import Any, Literal
 import typer
 
 from nccl_bench.errors import DataError, UsageError
+from nccl_bench.inputs import read_json, read_toml
 from nccl_bench.measure.spec import (
     SweepSpec,
     parse_clocks,
@@ -121,17 +120,8 @@ class Options:
 
 
 def read_want(path: Path) -> Want:
-    """What a `plan --emit` file asks for. Raises UsageError where it cannot be read, DataError where it is none."""
-    try:
-        if path.stat().st_size > MAX_WANT_NBYTES:
-            raise DataError(f"{path}: more than 16 MiB is no file of plan --emit")
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as err:
-        raise UsageError(f"--want {path}: {err.strerror or err}", "nccl-bench plan ... --emit FILE writes it") from err
-    except (ValueError, RecursionError) as err:
-        raise DataError(f"{path}: not JSON: {str(err).splitlines()[0]}") from err
-    if not isinstance(record, dict):
-        raise DataError(f"{path}: no JSON object")
+    """What a `plan --emit` file asks for. Raises DataError."""
+    record = read_json(path, "--want", "file of plan --emit", MAX_WANT_NBYTES, "nccl-bench plan ... --emit FILE writes it")
     try:
         return Want.from_json(record)
     except DataError as err:
@@ -148,24 +138,13 @@ def with_config(given: dict[str, Any], context: typer.Context, config: Path | No
         return given
     names = {_LONG.get(param, param).replace("_", "-"): param for param in given}
     merged = dict(given)
-    for key, value in _read(config).items():
+    for key, value in read_toml(config, "--config", "list of options", MAX_CONFIG_NBYTES, error=UsageError).items():
         param = names.get(key.replace("_", "-"))
         if param is None:
             raise UsageError(f"{config}: no option is called {key!r}", f"keys are long options without dashes in front: {', '.join(sorted(names))}")
         if str(getattr(context.get_parameter_source(param), "name", "DEFAULT")) == "DEFAULT":
             merged[param] = _convert(config, key, value, param, given[param])
     return merged
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MAX_CONFIG_NBYTES:
-            raise UsageError(f"{path}: more than 1 MiB is no list of options")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as err:
-        raise UsageError(f"--config {path}: {err.strerror or err}") from err
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
-        raise UsageError(f"{path}: not TOML: {err}") from err
 
 
 _LISTS = {"collectives", "variant"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from nccl_bench.fabric.complete import complete, refuse_unknown
 from nccl_bench.fabric.data import read_text
 from nccl_bench.fabric.merge import merge
 from nccl_bench.fabric.topology import Node, Topology
+from nccl_bench.inputs import parse_json
 
 Reading = tuple[str, Node]
 """(source, what it says)."""
@@ -115,7 +115,7 @@ def _log_nodes(text: str) -> tuple[Node, ...]:
 def _json_nodes(text: str, path: Path) -> tuple[Node, ...]:
     """The nodes of a run's header, or of what `topo --json` printed."""
     try:
-        record = json.loads(text)
+        record = parse_json(text)
     except ValueError as err:
         raise DataError(f"not JSON: {err}") from err
     if isinstance(record, Mapping) and "topology" in record:

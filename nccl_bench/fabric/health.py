@@ -15,8 +15,6 @@ from nccl_bench.fabric.topology import Json
 Status = Literal["ok", "warn", "fail", "unknown", "skipped"]
 ORDER: tuple[Status, ...] = ("fail", "unknown", "warn", "ok", "skipped")
 """Worst first."""
-ALL = ""
-"""Stands for "the hosts as a whole" in a Finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,13 @@ What NVML does not answer stays unknown. Call names, field numbers and enums: nv
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from nccl_bench.fabric import gpus as models
 from nccl_bench.fabric import pcie
+from nccl_bench.fabric.nvml_ask import ask
 from nccl_bench.fabric.topology import Gpu, Node, NvLink
 
 MAX_LINKS = 36
@@ -57,27 +57,16 @@ def read(nvml: Any = None) -> NvmlReading:
     except nvml.NVMLError as err:
         return NvmlReading(node=None, why=f"NVML does not start: {err}")
     try:
-        driver = _ask(nvml, "nvmlSystemGetDriverVersion")
-        count = _ask(nvml, "nvmlDeviceGetCount") or 0
-        handles = [handle for index in range(count) if (handle := _ask(nvml, "nvmlDeviceGetHandleByIndex", index)) is not None]
+        driver = ask(nvml, "nvmlSystemGetDriverVersion")
+        count = ask(nvml, "nvmlDeviceGetCount") or 0
+        handles = [handle for index in range(count) if (handle := ask(nvml, "nvmlDeviceGetHandleByIndex", index)) is not None]
         if len(handles) < count or not count:
             why = "NVML sees no GPU" if not count else f"NVML opens {len(handles)} of {count} GPUs"
             if not handles:
                 return NvmlReading(node=None, driver=_text(driver), why=why)
         return NvmlReading(node=_node(nvml, handles, count), driver=_text(driver))
     finally:
-        _ask(nvml, "nvmlShutdown")
-
-
-def _ask(nvml: Any, name: str, *args: Any) -> Any:
-    """The answer to one call; None where the library or the device does not know it."""
-    call: Callable[..., Any] | None = getattr(nvml, name, None)
-    if call is None:
-        return None
-    try:
-        return call(*args)
-    except nvml.NVMLError:
-        return None
+        ask(nvml, "nvmlShutdown")
 
 
 def _node(nvml: Any, handles: list[Any], count: int) -> Node:
@@ -95,10 +84,10 @@ def _node(nvml: Any, handles: list[Any], count: int) -> Node:
 
 
 def _gpu(nvml: Any, handle: Any, index: int, buses: dict[str | None, int]) -> tuple[Gpu, set[int | None], list[str]]:
-    name = _text(_ask(nvml, "nvmlDeviceGetName", handle))
-    cc = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    name = _text(ask(nvml, "nvmlDeviceGetName", handle))
+    cc = ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    mig = ask(nvml, "nvmlDeviceGetMigMode", handle)
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     link, ends, warnings = _links(nvml, handle, index, buses)
     clique, degraded = _fabric(nvml, handle)
     if degraded:
@@ -107,7 +96,7 @@ def _gpu(nvml: Any, handle: Any, index: int, buses: dict[str | None, int]) -> tu
         index=index,
         name=None if name is None else models.bare(name),
         bus_id=_bus(nvml, handle),
-        uuid=_text(_ask(nvml, "nvmlDeviceGetUUID", handle)),
+        uuid=_text(ask(nvml, "nvmlDeviceGetUUID", handle)),
         cc=None if cc is None else 10 * int(cc[0]) + int(cc[1]),
         nvlink=link,
         pcie=_slot(nvml, handle),
@@ -119,14 +108,14 @@ def _gpu(nvml: Any, handle: Any, index: int, buses: dict[str | None, int]) -> tu
 
 
 def _bus(nvml: Any, handle: Any) -> str | None:
-    info = _ask(nvml, "nvmlDeviceGetPciInfo", handle)
+    info = ask(nvml, "nvmlDeviceGetPciInfo", handle)
     return None if info is None else pcie.address(_text(info.busId))
 
 
 def _slot(nvml: Any, handle: Any) -> Any:
     """The best the slot and the GPU can do together: an idle GPU runs its link slower, so the current speed says nothing."""
-    generation = _ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
-    lanes = _ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle)
+    generation = ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
+    lanes = ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle)
     slot = pcie.link(generation if generation in pcie.LANE_GBPS else None, pcie.width(str(lanes)))
     return None if slot.generation is None and slot.width is None else slot
 
@@ -144,7 +133,7 @@ def _links(nvml: Any, handle: Any, index: int, buses: dict[str | None, int]) -> 
         (up if state and _can_p2p(nvml, handle, number) else down).append(number)
     if not up and not down:
         return NvLink(links=0, per_direction_GBps=0.0, bonds=()), set(), []
-    generation = next((VERSION[word] for number in up if (word := _ask(nvml, "nvmlDeviceGetNvLinkVersion", handle, number)) in VERSION), None)
+    generation = next((VERSION[word] for number in up if (word := ask(nvml, "nvmlDeviceGetNvLinkVersion", handle, number)) in VERSION), None)
     speeds = [_speed(nvml, handle, number) for number in up]
     known = [speed for speed in speeds if speed]
     signal = sum(known) if len(known) == len(up) else None
@@ -179,14 +168,14 @@ def _link_state(nvml: Any, handle: Any, number: int) -> int | None:
 
 def _can_p2p(nvml: Any, handle: Any, number: int) -> bool:
     """Whether the link carries peer-to-peer traffic (NVML_NVLINK_CAP_P2P_SUPPORTED = 0); NCCL passes over a link that cannot."""
-    answer = _ask(nvml, "nvmlDeviceGetNvLinkCapability", handle, number, 0)
+    answer = ask(nvml, "nvmlDeviceGetNvLinkCapability", handle, number, 0)
     return answer is None or int(answer) != 0
 
 
 def _speed(nvml: Any, handle: Any, number: int) -> float | None:
     """Signalling rate of a link, GB/s."""
     for field in ((SPEED_OF_LINK, number), SPEED_COMMON):
-        values = _ask(nvml, "nvmlDeviceGetFieldValues", handle, [field])
+        values = ask(nvml, "nvmlDeviceGetFieldValues", handle, [field])
         if values is not None and len(values) and values[0].nvmlReturn == 0 and 0 < values[0].value.uiVal < 1 << 20:
             return float(values[0].value.uiVal) / 1000
     return None
@@ -194,8 +183,8 @@ def _speed(nvml: Any, handle: Any, number: int) -> float | None:
 
 def _end(nvml: Any, handle: Any, number: int, buses: dict[str | None, int]) -> tuple[int | None, int | None]:
     """(kind of device, GPU index) at the other end of a link."""
-    kind = _ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, number)
-    remote = _ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, number)
+    kind = ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, number)
+    remote = ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, number)
     text = "" if remote is None else (_text(remote.busId) or "")
     if text.upper().startswith("FFFFFF"):
         return TO_SWITCH, None
@@ -214,7 +203,7 @@ def _fabric(nvml: Any, handle: Any) -> tuple[str | None, bool]:
     from ctypes import byref
 
     info = make()
-    if _ask(nvml, "nvmlDeviceGetGpuFabricInfoV", handle, byref(info)) is None:
+    if ask(nvml, "nvmlDeviceGetGpuFabricInfoV", handle, byref(info)) is None:
         return None, False
     cluster = bytes(info.clusterUuid).hex()
     if info.state != FABRIC_DONE or not int(cluster, 16):

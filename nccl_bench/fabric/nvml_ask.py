@@ -9,8 +9,8 @@ from nccl_bench.fabric.topology import Json
 
 TOTAL_CORRECTED, TOTAL_UNCORRECTED = 0, 1
 """NVML_MEMORY_ERROR_TYPE_CORRECTED, _UNCORRECTED."""
-VOLATILE, AGGREGATE = 0, 1
-"""NVML_VOLATILE_ECC (since the driver was loaded), NVML_AGGREGATE_ECC (of the GPU's life)."""
+VOLATILE = 0
+"""NVML_VOLATILE_ECC: since the driver was loaded."""
 NVLINK_ERRORS = {"nvlink_replay": 0, "nvlink_recovery": 1, "nvlink_crc_flit": 2, "nvlink_crc_data": 3}
 """NVML_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC_FLIT, _CRC_DATA: counters of one link."""
 MAX_LINKS = 36

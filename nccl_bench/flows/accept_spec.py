@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 from nccl_bench.errors import UsageError
 from nccl_bench.flows.council import SILENT_S
-from nccl_bench.records import Json
+from nccl_bench.records import Json, Spec
 
 STAGES = ("doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
 DEFAULT_STAGES = STAGES[:-1]
@@ -26,7 +25,7 @@ LOCAL_STAGES = ("doctor", "node", "nic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptSpec:
+class AcceptSpec(Spec):
     """One acceptance."""
 
     stages: tuple[str, ...] = DEFAULT_STAGES
@@ -62,14 +61,3 @@ class AcceptSpec:
         for text, low in ((self.case_s, 1e-3), (self.budget_s, 1.0)):
             if text is not None and not low <= text < 1e7:
                 raise UsageError(f"{text:g} seconds are out of range", "--budget 30 (minutes for all), --case-budget 1 (seconds a case)")
-
-    def to_json(self) -> Json:
-        """For run.json."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of to_json; what this version does not know is passed over."""
-        known = {item.name for item in fields(cls)}
-        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items() if key in known}
-        return cls(**values)

@@ -50,7 +50,6 @@ class Worker:
         """Exit code, or minus the signal that ended it."""
         self.ended_s: float | None = None
         self.hello: Json | None = None
-        self.hello_posted = False
         self.done: Json | None = None
         """Its last word when all went well."""
         self.done_s = 0.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from nccl_bench.errors import UsageError
 from nccl_bench.measure.schedule import INSIDE_ROUNDS, Level, Round, default_mode, inside_rounds, n_rounds, rounds_for, rounds_of
+from nccl_bench.records import Spec
 from nccl_bench.units import format_size
 
 SPEC = "NCCL_BENCH_PAIRS"
@@ -20,7 +21,7 @@ OVERHEAD_S = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairSpec:
+class PairSpec(Spec):
     """One pair test."""
 
     levels: tuple[Level, ...] = ("node", "gpu")
@@ -42,20 +43,6 @@ class PairSpec:
             raise UsageError(f"--level {','.join(self.levels)}: node or gpu")
         if not 1e-3 <= self.budget_s < 1e6:
             raise UsageError(f"--budget {self.budget_s:g} is out of range", "seconds a case, 0.1")
-
-    def to_json(self) -> dict[str, Any]:
-        """For the workers."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of to_json."""
-        known = {item.name for item in fields(cls)}
-        values: dict[str, Any] = {
-            key: tuple(tuple(one) if isinstance(one, list) else one for one in value) if isinstance(value, list) else value
-            for key, value in record.items()
-        }
-        return cls(**{key: value for key, value in values.items() if key in known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

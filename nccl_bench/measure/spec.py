@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self, get_args
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from nccl_bench.collectives import COLLECTIVES, DEFAULT_COLLECTIVES, Placement, Shift, find
 from nccl_bench.dtypes import DTYPES, OPS, find_dtype, find_op
 from nccl_bench.errors import UsageError
 from nccl_bench.groups import axis_groups, parse_mesh
-from nccl_bench.records import Clock, Register
+from nccl_bench.records import Clock, Register, Spec
 from nccl_bench.units import MAX_NBYTES, format_size, parse_size
 
 Backend = Literal["nccl", "gloo"]
@@ -28,7 +28,7 @@ DEFAULT_BUDGET_S: dict[str, float] = {"nccl": 2.0, "gloo": 0.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSpec:
+class SweepSpec(Spec):
     """One sweep as asked for; None means the default, which depends on the backend and the world."""
 
     collectives: tuple[str, ...] = DEFAULT_COLLECTIVES
@@ -83,17 +83,6 @@ class SweepSpec:
         _check_sizes(self)
         _check_numbers(self)
         _check_combinations(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """The spec as JSON, for the worker and run.json."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of to_json."""
-        known = {f.name for f in fields(cls)}
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k in known}
-        return cls(**values)
 
     def digest(self) -> str:
         """Short hash by which ranks see that they were given the same options."""

@@ -28,7 +28,6 @@ _TYPES = r"(?:u?int(?:8|32|64)?|u?char|half|float|double|bfloat16|float16|float3
 _ROW = re.compile(rf"\s*(\d+)\s+(\d+)\s+({_TYPES})(?=\s|$)(.*)")
 _ROW_ANYWHERE = re.compile(rf"(?:^|[\s:>|\]])(\d+)\s+(\d+)\s+({_TYPES})\s(.*)")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_NOT_FINITE = re.compile(r"[-+]?(?:nan|inf(?:inity)?)(?:\([\w-]*\))?", re.IGNORECASE)
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)")
 _UNCHECKED = ("N/A", "n/a")
 _WHOLE = re.compile(r"\d+\.\d\d|0|N/A")
@@ -245,11 +244,6 @@ def _number(word: str) -> float | None:
         return None
     value = float(word)
     return value if abs(value) <= MAX_NUMBER and (value == 0 or abs(value) >= 1 / MAX_NUMBER) else None
-
-
-def is_not_finite(word: str) -> bool:
-    """Whether printf wrote this for a number that is none: nan, -nan, inf."""
-    return _NOT_FINITE.fullmatch(word) is not None
 
 
 def _integer(word: str | None) -> int | None:

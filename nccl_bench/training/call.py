@@ -18,17 +18,6 @@ first_forward   the next step's first forward (parameter gather)
 pipeline        the steady state of the schedule: see price.py
 moe             the other half of the batch in 1F1B (overlap_moe_expert_parallel_comm)
 """
-WINDOW_WORDS: dict[str, str] = {
-    "exposed": "synchronous",
-    "gemm": "beside one GEMM of the backward",
-    "chunk": "beside the attention of one ring step",
-    "block_forward": "beside the forward of the block before",
-    "block_backward": "beside the backward of the block before",
-    "last_backward": "under the last micro-batch's backward",
-    "first_forward": "under the next step's first forward",
-    "pipeline": "warm-up and drain exposed, steady state hidden",
-    "moe": "beside another micro-batch",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +40,6 @@ class Call:
     source: str
     per_microbatch: bool = True
     """Whether it comes in every micro-batch, and so in every slot of the pipeline."""
-
-    @property
-    def total_nbytes(self) -> int:
-        """Bytes of all its calls."""
-        return self.nbytes * self.count
 
 
 def merged(calls: list[Call]) -> tuple[Call, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_bench.errors import DataError, UsageError
+from nccl_bench.inputs import read_json
 from nccl_bench.training.model import Mla, Model
 
 MAX_CONFIG_NBYTES = 4 << 20
@@ -178,16 +179,7 @@ def _mla(config: Mapping[str, Any], read: _Reader) -> Mla | None:
 def read_config(path: Path) -> Model:
     """The model of a config.json, or of the directory that holds it. Raises DataError with the path."""
     file = path / "config.json" if path.is_dir() else path
-    try:
-        if file.stat().st_size > MAX_CONFIG_NBYTES:
-            raise DataError(f"{file}: more than 4 MiB is no config.json")
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as err:
-        raise DataError(f"--model {file}: {err.strerror or err}", "a config.json of Hugging Face, or --preset NAME") from err
-    except (ValueError, RecursionError) as err:
-        raise DataError(f"{file}: not JSON: {str(err).splitlines()[0]}") from err
-    if not isinstance(record, dict):
-        raise DataError(f"{file}: no JSON object")
+    record = read_json(file, "--model", "config.json", MAX_CONFIG_NBYTES, "a config.json of Hugging Face, or --preset NAME")
     name = str(record.get("_name_or_path") or (file.parent.name if file.name == "config.json" else file.stem) or file.stem)
     return from_config(record, name)
 

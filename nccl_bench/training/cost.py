@@ -8,7 +8,7 @@ T      = (m - 1/v) max(slot) + sum(slot)/v - ... : m slots of the slowest stage,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,11 +62,6 @@ class StepCost:
     """The slowest stage."""
     unpriced: tuple[str, ...]
     """Calls without a price, in words."""
-
-    @property
-    def exposed_s(self) -> float | None:
-        """Seconds of a step that wait for communication."""
-        return None if self.step_s is None or self.shares is None else self.shares.exposed * self.step_s["mid"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +266,3 @@ def _shares(layout: Layout, costs: list[_StageCost], slowest: int, last: tuple[i
     return Shares(
         compute=compute / step_s, bubble=bubble / step_s, exposed=exposed / step_s, hidden=worst.hidden_s / step_s, other=optimizer / step_s
     )
-
-
-Costing = Callable[[Model, Layout], StepCost]

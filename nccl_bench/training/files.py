@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nccl_bench.errors import DataError
+from nccl_bench.inputs import read_json, read_text, read_toml
 
 MAX_NBYTES = 1 << 20
 Values = dict[str, Any]
@@ -31,24 +30,9 @@ class FromFile:
     """What of it is priced otherwise than it runs, in words."""
 
 
-def read(path: Path, option: str) -> str:
-    """The file's text. Raises DataError with the path."""
-    try:
-        if path.stat().st_size > MAX_NBYTES:
-            raise DataError(f"{option} {path}: more than 1 MiB is no configuration")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        raise DataError(f"{option} {path}: {getattr(err, 'strerror', None) or err}") from err
-
-
 def deepspeed(path: Path) -> FromFile:
     """A ds_config.json. Raises DataError with the path."""
-    try:
-        record = json.loads(read(path, "--ds-config"))
-    except (ValueError, RecursionError) as err:
-        raise DataError(f"{path}: not JSON: {str(err).splitlines()[0]}") from err
-    if not isinstance(record, dict):
-        raise DataError(f"{path}: no JSON object")
+    record = read_json(path, "--ds-config", "configuration", MAX_NBYTES)
     zero = record.get("zero_optimization") if isinstance(record.get("zero_optimization"), dict) else {}
     assert isinstance(zero, dict)
     at: Values = {"framework": "deepspeed", "zero": _int(path, "zero_optimization.stage", zero.get("stage", 0))}
@@ -113,7 +97,7 @@ _FLAGS: dict[str, Values] = {
 
 def megatron(path: Path) -> FromFile:
     """Megatron's arguments as a shell script or a list holds them. Raises DataError with the path."""
-    text = read(path, "--megatron-args").replace("\\\n", " ")
+    text = read_text(path, "--megatron-args", "list of arguments", MAX_NBYTES).replace("\\\n", " ")
     try:
         words = shlex.split(_expanded(text), comments=True)
     except ValueError as err:
@@ -235,10 +219,7 @@ _TITAN_WORDS = {"activation_checkpoint.mode": "recompute", "training.mixed_preci
 
 def torchtitan(path: Path) -> FromFile:
     """A torchtitan TOML; -1 there means what is left over. Raises DataError with the path."""
-    try:
-        record = tomllib.loads(read(path, "--torchtitan"))
-    except tomllib.TOMLDecodeError as err:
-        raise DataError(f"{path}: not TOML: {err}") from err
+    record = read_toml(path, "--torchtitan", "configuration", MAX_NBYTES)
     at: Values = {"framework": "fsdp2"}
     unknown: list[str] = []
     for key, value in _flat(record):

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 from nccl_bench.errors import DataError, UsageError
 
-FlopBasis = Literal["full-attention", "megatron-head", "96-form", "72-form"]
 BASES: dict[str, str] = {
     "full-attention": "6 x parameters that multiply + full attention (torchtitan, llm-foundry)",
     "megatron-head": "as full-attention, attention halved for the causal mask (Megatron-LM training.py)",
     "96-form": "96BsLh2(1 + s/6h + V/16Lh), full recompute counted (Narayanan et al. SC21)",
     "72-form": "72BsLh2(1 + s/6h + V/12Lh), model FLOPs (Korthikanti et al. 2022)",
 }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mla:
     """Multi-head latent attention's ranks (DeepSeek-V2, arXiv 2405.04434)."""
@@ -132,11 +132,6 @@ class Model:
         """All weights."""
         head = 0 if self.tied else self.vocab * self.hidden
         return sum(self.layer_params(i) for i in range(self.layers)) + self.embedding_params + head + self.hidden
-
-    @property
-    def active_params(self) -> int:
-        """Weights that one token meets, both embeddings counted."""
-        return self.params - sum(self.layer_params(i) - self.active_layer_params(i) for i in range(self.layers))
 
     @property
     def multiplying_params(self) -> int:

@@ -41,7 +41,6 @@ threshold = 0.03                # slower than a signed run by more than this, an
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +48,7 @@ from typing import Any, Literal
 
 from nccl_bench.collectives import find
 from nccl_bench.errors import UsageError
+from nccl_bench.inputs import read_toml
 from nccl_bench.units import format_size, parse_size
 
 Level = Literal["fail", "warn", "ignore"]
@@ -152,15 +152,7 @@ def _asked(one: Require) -> str:
 
 def read(path: Path) -> Criteria:
     """The criteria of a file. Raises UsageError naming the key."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        record = tomllib.loads(text.decode("utf-8"))
-    except OSError as err:
-        raise UsageError(f"--criteria {path} cannot be read: {err.strerror or err}") from err
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
-        raise UsageError(f"{path}: not TOML: {err}") from err
-    return parse(record, str(path))
+    return parse(read_toml(path, "--criteria", "file of criteria", MAX_FILE_BYTES, error=UsageError), str(path))
 
 
 def parse(record: Mapping[str, Any], path: str) -> Criteria:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 
@@ -16,7 +16,6 @@ from nccl_bench.verdict.frame import OBJECTS, frame_of
 if TYPE_CHECKING:
     import pandas as pd
 
-Format = Literal["csv", "parquet", "jsonl"]
 _WHOLE = (
     *("nbytes", "requested_nbytes", "count", "n_ranks", "root", "pass", "iters", "batches", "series", "ops_per_batch", "n_wrong", "attempt"),
     *("channels", "sm_mhz_min", "group_size", "n_groups", "pair_round", "pair_src", "pair_dst"),

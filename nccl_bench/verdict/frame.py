@@ -6,7 +6,7 @@ Points are read line by line and never kept as objects: 200,000 of them are a fe
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -37,8 +37,6 @@ NESTED_NUMBERS = {
 }
 """Objects inside a point: their key -> the column's name."""
 NESTED_OTHERS = {"group": {"axis": "axis", "slowest": "slowest_ranks"}, "pair": {"level": "pair_level", "both": "pair_both"}}
-CEILINGS = ("line_busbw_GBps", "attainable_busbw_GBps", "expected_low_busbw_GBps", "expected_mid_busbw_GBps", "limited_by", "expected_sources")
-"""Columns that `with_ceilings` adds."""
 
 COLUMNS = (
     "run",
@@ -160,28 +158,3 @@ def _objects(values: Sequence[Any]) -> Any:
 def _floats(values: Sequence[Any], name: str, place: Callable[[int], str]) -> Any:
     """Numbers as float64, None as NaN."""
     return np.array(_checked(values, (int, float), name, place), dtype=np.float64)
-
-
-def with_ceilings(frame: pd.DataFrame, ceilings: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The frame with what could be beside what is.
-
-    Each row of `ceilings` has the keys `run`, `collective`, `n_ranks`, optionally `algorithm`, and those of CEILINGS that are known. A ceiling
-    for the algorithm that ran goes before one without algorithm. Adds `line_frac` and `attainable_frac`: busbw over the ceiling.
-    """
-    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for row in ceilings:
-        found[row["run"], row["collective"], row["n_ranks"], row.get("algorithm")] = row
-    get = itemgetter("run", "collective", "n_ranks", "algorithm")
-    keys = zip(*(frame[name].astype(object).where(frame[name].notna(), None) for name in ("run", "collective", "n_ranks", "algorithm")), strict=True)
-    matched: list[Mapping[str, Any]] = []
-    for key in keys:
-        run, collective, n_ranks, algorithm = get(dict(zip(("run", "collective", "n_ranks", "algorithm"), key, strict=True)))
-        n = None if n_ranks is None else int(n_ranks)
-        matched.append(found.get((run, collective, n, algorithm)) or found.get((run, collective, n, None)) or _NOTHING)
-    result = frame.copy(deep=False)
-    for name in CEILINGS:
-        values = [row.get(name) for row in matched]
-        result[name] = pd.Categorical(values) if name == "limited_by" else np.array(values, dtype=np.float64)
-    for tier in ("line", "attainable"):
-        result[f"{tier}_frac"] = result["busbw_GBps"] / result[f"{tier}_busbw_GBps"]
-    return result

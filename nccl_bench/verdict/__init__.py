@@ -1,0 +1,1 @@
+"""What it means: comparison, judgement, blame, and what is exported."""
