@@ -82,6 +82,11 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """ "1 host", "3 hosts", "2 matches" with the plural that is none by "s"."""
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
 def three_digits(value: float) -> str:
     """Three significant digits without an exponent: 0.0123, 1.23, 12.3, 123, 1234."""
     if value == 0:

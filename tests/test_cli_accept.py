@@ -80,11 +80,19 @@ def test_a_recorded_run_is_judged_again_to_the_same_rows_and_by_other_criteria_t
         (("--reference", "moon"), "neither a run nor a host of this allocation"),
         (("--html", "/proc/x/y.html"), "cannot be written"),
         (("--mode", "some"), "full, screen or a number"),
+        (("--hosts", "a["), "--hosts: 'a[' is no Slurm node list"),
+        (("--min-nodes", "2.5"), "a whole number of hosts, or a share below 1"),
+        (("--min-nodes", "2"), "--min-nodes 2 is more than there are: 1 host"),
+        (("--silent", "nan"), "--silent: nan seconds are out of range"),
+        (("-T", "-1"), "-T/--timeout: -1 seconds are out of range"),
+        (("--soak", "0"), "--soak: 0 seconds are out of range"),
     ],
 )
-def test_what_cannot_be_ends_2(argv, said, tmp_path):
-    done = run("accept", "-g", "2", "--backend", "gloo", "-O", str(tmp_path / "run"), *argv)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["real", "dry"])
+def test_what_cannot_be_ends_2_with_the_same_words_in_a_dry_run(argv, said, dry, tmp_path):
+    done = run("accept", "-g", "2", "--backend", "gloo", *(dry or ("-O", str(tmp_path / "run"))), *argv)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert list(tmp_path.iterdir()) == [], "nothing is left of a run that was not begun"
 
 
 def test_dry_run_says_stages_and_thresholds_and_starts_nothing(tmp_path):

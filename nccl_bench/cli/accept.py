@@ -104,14 +104,14 @@ def _again(text: str, criteria: Any, given: dict[str, Any]) -> Ended:
 
 
 def _live(criteria: Any, given: dict[str, Any]) -> Ended:
-    from nccl_bench.cli.accept_options import estimate_of, spec_of
+    from nccl_bench.cli.accept_dry import dry_lines
+    from nccl_bench.cli.accept_options import spec_of
     from nccl_bench.cli.places import groups_of, local_count
     from nccl_bench.fabric.host_read import Roots
     from nccl_bench.flows.council import convene, follow
     from nccl_bench.flows.doctor import server
     from nccl_bench.flows.sweep import torch_version
     from nccl_bench.launch.launchers import from_environ
-    from nccl_bench.report.acceptance import threshold_lines
 
     spec, facts = spec_of(given, os.environ)
     launch = from_environ(os.environ, self_launch=given["nproc_per_node"] is not None)
@@ -119,11 +119,7 @@ def _live(criteria: Any, given: dict[str, Any]) -> Ended:
     groups_of(given["groups"], {})  # what is wrong in the file is said before anybody is met
     if given["dry_run"]:
         if launch.rank == 0:
-            n_ranks = n_local if launch.launcher == "none" else launch.world_size
-            per_host = n_local if launch.launcher == "none" else launch.local_size or 1
-            plan = estimate_of(spec, max(1, n_ranks // per_host), per_host, os.environ, facts)
-            who = f"{max(1, n_ranks // per_host)} hosts, {n_ranks} ranks"
-            sys.stdout.write("\n".join([f"stages: {', '.join(spec.stages)} on {who}", *plan.lines(), *threshold_lines(criteria.thresholds())]) + "\n")
+            sys.stdout.write("\n".join(dry_lines(spec, facts, criteria, given, launch, n_local)) + "\n")
         return Ended(exit_code=0, why="")
     torch_version()
     council = convene(launch, os.environ, n_local, patience_s=given["silent"], stderr=sys.stderr)
@@ -176,10 +172,10 @@ def _stages(spec: Any, facts: Any, council: Any, serve: Any, criteria: Any, give
     from nccl_bench.report.stages import StageView
 
     here = list(dict.fromkeys(str(join["host"]) for join in council.joins.values()))
-    asked = list(dict.fromkeys([*here, *council.launch.rank_hosts]))
+    absent = flow.absent_hosts(council)
     groups = groups_of(given["groups"], os.environ, council.addresses())
     if given["resume"] is None:
-        spec = with_hosts(spec, given, here, asked)
+        spec = with_hosts(spec, given, here, absent, whole=not any(host.startswith("rank ") for host in absent))
     taking_part = [host for host in here if (not spec.hosts or host in spec.hosts) and host not in spec.exclude]
     plan = estimate_of(spec, max(1, len(taking_part) - spec.spares), max(1, len(council.joins) // len(here)), os.environ, facts)
     sys.stderr.write("\n".join([*plan.lines(), *threshold_lines(criteria.thresholds())]) + "\n")

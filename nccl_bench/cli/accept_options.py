@@ -39,8 +39,8 @@ def baseline_of(words: Sequence[str] | None) -> tuple[str, ...]:
 def spec_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
     """(AcceptSpec, accept.json of a run to resume or {}). Raises UsageError, DataError."""
     from nccl_bench.cli.places import ratio
+    from nccl_bench.flows.accept_hosts import hosts_of, least
     from nccl_bench.flows.accept_spec import DEFAULT_STAGES, STAGES, AcceptSpec
-    from nccl_bench.launch.hostlist import expand
     from nccl_bench.measure.pairs_spec import PairSpec
     from nccl_bench.units import parse_seconds
 
@@ -55,13 +55,15 @@ def spec_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Any, 
         raise UsageError("--stages soak needs --soak 4h")
     wanted = {*stages, *(("soak",) if given["soak"] is not None else ())}
     PairSpec(mode=given["mode"])  # what is wrong with it is said before anybody is met
+    if given["min_nodes"] is not None:
+        least(given["min_nodes"])
     if given["load"] is not None:
         _check_load(given, environ)
     return AcceptSpec(
         stages=tuple(stage for stage in STAGES if stage in wanted), backend=given["backend"], case_s=given["case_budget"],
         budget_s=None if given["budget"] is None else 60.0 * given["budget"],
         soak_s=None if given["soak"] is None else parse_seconds(given["soak"], "--soak"), load=given["load"],
-        hosts=expand(given["hosts"]) if given["hosts"] else (), exclude=expand(given["exclude"]) if given["exclude"] else (),
+        hosts=hosts_of(given["hosts"], "--hosts"), exclude=hosts_of(given["exclude"], "--exclude"),
         spares=given["spares"], baseline=baseline_of(given["baseline"]), oversubscription=ratio(given["oversubscription"]), mode=given["mode"],
         timeout_s=given["timeout"], silent_s=given["silent"],
     ), {}  # fmt: skip
@@ -89,23 +91,20 @@ def _same_backend(spec: Any, backend: str) -> Any:
     return spec
 
 
-def with_hosts(spec: Any, given: Mapping[str, Any], here: Sequence[str], asked: Sequence[str]) -> Any:
-    """The spec with what depends on the hosts: --min-nodes as a number of those that were to come, and whom --reference names."""
+def with_hosts(spec: Any, given: Mapping[str, Any], here: Sequence[str], absent: Sequence[str] = (), *, whole: bool = True) -> Any:
+    """The spec with what depends on the hosts: --min-nodes as a number of those that were to come, and whom --reference names.
+
+    `absent`: hosts that never came; `whole`: whether both are all of the allocation. Raises UsageError for what cannot be.
+    """
+    from nccl_bench.flows.accept_hosts import chosen, least, min_hosts
     from nccl_bench.flows.accept_reference import reference_of
 
+    chosen(spec, here, absent)
     known = None if given["reference"] is None else reference_of(given["reference"], here).to_json()
     spec = replace(spec, reference=known)
     if given["min_nodes"] is None:
         return spec
-    try:
-        value = float(given["min_nodes"])
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise UsageError(f"--min-nodes {given['min_nodes']!r}: a number of hosts, or a share below 1", "--min-nodes 30, --min-nodes 0.95")
-    chosen = [host for host in asked if (not spec.hosts or host in spec.hosts) and host not in spec.exclude]
-    n_hosts = len(chosen) - spec.spares
-    return replace(spec, min_hosts=int(-(-value * n_hosts // 1)) if value < 1 else int(value))
+    return replace(spec, min_hosts=min_hosts(least(given["min_nodes"]), spec, (*here, *absent), whole=whole))
 
 
 def estimate_of(spec: Any, n_hosts: int, n_local: int, environ: Mapping[str, str], facts: Mapping[str, Any]) -> Any:

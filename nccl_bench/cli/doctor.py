@@ -20,7 +20,7 @@ MARKS = {"ok": "ok", "warn": "warn", "fail": "FAIL", "unknown": "unknown", "skip
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document with every check")] = False,
     every: Annotated[bool, typer.Option("--all", help="show what is ok, too")] = False,
-    timeout: Annotated[float, typer.Option("-T", "--timeout", min=1.0, help="seconds until a host counts as silent")] = PATIENCE_S,
+    timeout: Annotated[float, typer.Option("-T", "--timeout", min=1.0, max=1e7, help="seconds until a host counts as silent")] = PATIENCE_S,
     root: Annotated[
         Path | None, typer.Option("--root", metavar="DIR", help="a folder with copies of sys, proc, dev and etc, instead of this machine's")
     ] = None,

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nccl_bench import __version__
-from nccl_bench.errors import InterruptedRun, NcclBenchError, UsageError
+from nccl_bench.errors import InterruptedRun, NcclBenchError
+from nccl_bench.flows.accept_hosts import chosen, not_there
 from nccl_bench.flows.accept_plan import Estimate, pair_budget_s
 from nccl_bench.flows.accept_run import (
     Ended,
@@ -128,17 +129,12 @@ def _broken_off(run: Run, err: BaseException) -> InterruptedRun:
 
 def _chosen(run: Run) -> Iterator[Event]:
     """Who takes part: --hosts and --exclude, and the last hosts as spares. Raises UsageError for a host that is not there."""
-    spec, here = run.spec, run.hosts()
-    if unknown := [host for host in spec.hosts if host not in here]:
-        raise UsageError(f"--hosts: {unknown[0]} is not in this allocation", f"there are: {', '.join(here[:16])}")
-    taking_part = [host for host in here if (not spec.hosts or host in spec.hosts) and host not in spec.exclude]
-    if not taking_part:
-        raise UsageError("--hosts and --exclude leave no host")
+    spec, here, absent = run.spec, run.hosts(), absent_hosts(run.council)
+    taking_part, spares = chosen(spec, here, absent)
+    for host in not_there(spec, (*here, *absent)):
+        yield Said(text=f"--exclude: {host} is not in this allocation")
     for host in [host for host in here if host not in taking_part]:
         yield Said(text=f"{host} is left out, as asked")
-    if spec.spares >= len(taking_part):
-        raise UsageError(f"--spares {spec.spares} of {len(taking_part)} hosts leaves none to accept")
-    spares = taking_part[len(taking_part) - spec.spares :]
     run.hosts_at_start, run.spares_at_start = taking_part, spares
     run.bench = {rank: host for rank, host in run.members.items() if host in spares}
     run.members = {rank: host for rank, host in run.members.items() if host in taking_part and host not in spares}
@@ -146,13 +142,14 @@ def _chosen(run: Run) -> Iterator[Event]:
         yield Said(text=f"spares, held back from stages across hosts: {', '.join(spares)}")
 
 
+def absent_hosts(council: Council) -> list[str]:
+    """Hosts of ranks that never came, "rank N" where nobody knows its host."""
+    where, missing = council.launch.rank_hosts, [rank for rank in range(council.n_ranks) if rank not in council.joins]
+    return list(dict.fromkeys(where[rank] if rank < len(where) else f"rank {rank}" for rank in missing)) if council.absent else []
+
+
 def _absent(run: Run) -> Iterator[Event]:
-    launch = run.council.launch
-    if not run.council.absent:
-        return
-    missing = [rank for rank in range(run.council.n_ranks) if rank not in run.council.joins]
-    names = list(dict.fromkeys(launch.rank_hosts[rank] if rank < len(launch.rank_hosts) else f"rank {rank}" for rank in missing))
-    for name in names:
+    for name in absent_hosts(run.council):
         if name in run.spec.exclude or (run.spec.hosts and name not in run.spec.hosts):
             continue
         run.excluded.append({"host": name, "stage": "meeting", "reason": "never came"})

@@ -58,6 +58,10 @@ class AcceptSpec(Spec):
             raise UsageError(
                 f"--soak of {self.soak_s / 60:.4g} min does not fit into --budget {self.budget_s / 60:g} (minutes for all)", "give more minutes"
             )
-        for text, low in ((self.case_s, 1e-3), (self.budget_s, 1.0)):
-            if text is not None and not low <= text < 1e7:
-                raise UsageError(f"{text:g} seconds are out of range", "--budget 30 (minutes for all), --case-budget 1 (seconds a case)")
+        for option, seconds, low, example in (
+            ("--case-budget", self.case_s, 1e-3, "seconds a case, 1"), ("--budget", self.budget_s, 1.0, "minutes for all, 30"),
+            ("--soak", self.soak_s, 1.0, "--soak 4h"), ("-T/--timeout", self.timeout_s, 1e-3, "seconds without progress, 60"),
+            ("--silent", self.silent_s, 1e-3, "seconds until a host counts as silent, 30"),
+        ):  # fmt: skip
+            if seconds is not None and not low <= seconds < 1e7:
+                raise UsageError(f"{option}: {seconds:g} seconds are out of range", example)

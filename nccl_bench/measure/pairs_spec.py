@@ -43,6 +43,10 @@ class PairSpec(Spec):
             raise UsageError(f"--level {','.join(self.levels)}: node or gpu")
         if not 1e-3 <= self.budget_s < 1e6:
             raise UsageError(f"--budget {self.budget_s:g} is out of range", "seconds a case, 0.1")
+        if not 1e-3 <= self.timeout_s < 1e7:
+            raise UsageError(f"-T/--timeout {self.timeout_s:g} is out of range", "seconds without progress before a round is given up, 60")
+        if any(nbytes < 1 for nbytes in self.sizes):
+            raise UsageError("--sizes: a message has at least 1 byte", "--sizes 8,64M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
