@@ -141,6 +141,35 @@ def test_tensor_parallelism_across_nodes_is_priced_by_the_nics():
     assert across.mid_us > 1.5 * inside.mid_us
 
 
+def test_two_nodes_that_never_showed_a_tree_are_priced_by_the_ring_and_the_tree_is_the_fast_end():
+    """A100 nodes: what is published is explained by a ring (188 GB/s of eight NICs' 200). H100 nodes showed more than their NICs carry."""
+    wide, nbytes = place(megatron(tp=16), "tp", 8), 1 << 30
+    ampere = expected_pricer(spec.topology_of("8xA100-SXM", "4x200-IB", 2), {})("all_reduce", nbytes, wide)
+    hopper = expected_pricer(spec.topology_of("8xH100-SXM", "8x400-IB", 2), {})("all_reduce", nbytes, wide)
+    rate = {name: nbytes * 1.875 / getattr(ampere, name) * 1e-3 for name in ("low_us", "mid_us", "high_us")}
+
+    assert 150 < rate["low_us"] < 184  # the tree, NICs carrying half of a ring's bytes
+    assert 78 < rate["mid_us"] < 98  # the ring
+    assert 70 < rate["high_us"] < 78  # the lowest share that published systems of several nodes reached
+    assert "ring" in ampere.by
+    assert "ring" not in hopper.by
+    assert nbytes * 1.875 / hopper.high_us * 1e-3 > 400
+
+
+def test_a_price_takes_the_protocol_that_costs_least_at_its_size():
+    """A ring of 16 over two nodes in Simple: 8.4 + 28 x 3.4 + 2 x 14 = 131.6 µs before the first byte (NCCL's tuning.cc)."""
+    pricer = expected_pricer(spec.topology_of("8xA100-SXM", "4x200-IB", 2), {})
+    wide = place(megatron(tp=16), "tp", 8)
+    small, large = (pricer("all_gather", nbytes, wide) for nbytes in (4096, 1 << 30))
+    half = pricer("all_gather", 1 << 29, wide)
+
+    assert small.low_us == pytest.approx(23.3, abs=0.2)  # LL
+    assert 2 * half.low_us - large.low_us == pytest.approx(8.4 + 14 * 3.4 + 14, abs=0.5)  # Simple
+    sizes = [4 << (10 + step) for step in range(18)]
+    times = [pricer("all_reduce", nbytes, wide).high_us for nbytes in sizes]
+    assert times == sorted(times)
+
+
 def test_one_rank_talks_to_nobody():
     for pricer in (measured_pricer(header(1, 1), []), expected_pricer(spec.topology_of("8xH100-SXM", None, 1), {})):
         assert pricer("all_reduce", MIB, place(megatron(dp=1), "tp", 8)).mid_us == 0

@@ -141,6 +141,26 @@ def rows_for(platform: str, key: str, algorithm: str | None, best: frozenset[str
     return tuple(row for name in names for row in cell(platform, key, name))
 
 
+def lowest_across(key: str) -> float | None:
+    """The smallest share that a healthy system of several nodes is known to have reached by a collective; None where none is known."""
+    return min((row.share_frac for row in observations() if row.nodes > 1 and row.collective == key), default=None)
+
+
+def above_nics(platform: str, key: str, best: frozenset[str]) -> bool:
+    """Whether a system of this kind showed more bus bandwidth than its NICs carry: then no ring ran, but a tree or sums in switches.
+
+    On two nodes these send half of a ring's bytes. Where no result shows it, what ran may have been the ring: A100 nodes with eight
+    NICs reached 188 of 200 GB/s by either (nccl-tests issue 196: there "the tree rarely beats the ring").
+    """
+    return any(row.busbw_GBps > nics_GBps(row.nics) for row in rows_for(platform, key, None, best) if row.nics is not None)
+
+
+def nics_GBps(nics: str) -> float:
+    """The line rate of "8x400-IB"."""
+    count, _x, rest = nics.partition("x")
+    return int(count) * float(rest.partition("-")[0]) / 8
+
+
 def share_of(rows: Sequence[Observation]) -> Share | None:
     """Lower quartile and median of the sources' shares; a source with several results counts once, with its best."""
     best: dict[str, Observation] = {}

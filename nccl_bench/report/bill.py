@@ -7,6 +7,7 @@ from typing import TextIO
 
 from nccl_bench.training.cost import Priced
 from nccl_bench.training.document import Assumption, Money, cost_json, extrapolated, groups_json, observed_json
+from nccl_bench.training.notes import notes_of, tensor_nodes
 from nccl_bench.training.plan import Answer, Fabric
 from nccl_bench.training.search import Found
 from nccl_bench.units import format_percent, format_us, short_or_exact, three_digits
@@ -17,7 +18,7 @@ TITLE = {"measured": "measured", "expected": "not measured: what healthy systems
 
 def lines_of(answer: Answer, fabric: Fabric, money: Money, assumptions: Sequence[Assumption], *, wide: bool) -> list[str]:
     """The whole page."""
-    lines = [*headline(answer, fabric), *_memory(answer, fabric, wide), "", *_groups(answer, fabric), "", *_calls(answer, wide), ""]
+    lines = [*headline(answer, fabric), *notes_of(answer, fabric), *_memory(answer, fabric, wide), "", *_groups(answer, fabric), "", *_calls(answer, wide), ""]
     lines += _whats(answer)
     lines += _money(answer, money)
     far = extrapolated(answer)
@@ -158,6 +159,8 @@ def search_lines(found: Found, fabric: Fabric) -> list[str]:
             tie = row.tie_group
             lines.append(f"  tie group {tie}: within 5 % of its first{'' if fabric.priced_by == 'measured' else ', not measured'}")
         lines.append(_rank(at, row))
+    if fabric.priced_by != "measured" and any(tensor_nodes(row, fabric) > 1 for row in found.answers):
+        lines.append("  layouts whose tensor parallelism spans nodes are priced least surely: plan --emit, sweep --want")
     lines += ["", f"why the first: {found.why}", *_change(best, fabric), *_whats(best)]
     return lines
 

@@ -144,7 +144,7 @@ def _exposures(priced: list[tuple[Call, Price | None]], work: Work | None, layou
             case "exposed":
                 exposed[at] = total
             case "gemm" | "chunk":
-                room = 0.0 if work is None else (work.wgrad if call.window == "gemm" else work.attention / layout.cp) * 1e6
+                room = 0.0 if work is None or _in_turn(call, layout, end) else (work.wgrad if call.window == "gemm" else work.attention / layout.cp) * 1e6
                 exposed[at] = max(0.0, one - room) * call.count
                 hidden[call.per_microbatch] += (total - exposed[at]) * 1e-6
             case "pipeline":
@@ -156,6 +156,12 @@ def _exposures(priced: list[tuple[Call, Price | None]], work: Work | None, layou
     for window, members in shared.items():
         _share_window(window, members, priced, work, layout, end, exposed, hidden)
     return exposed, hidden[True], hidden[False]
+
+
+def _in_turn(call: Call, layout: Layout, end: End) -> bool:
+    """Whether, at the high end, GEMM and call run one after the other: Megatron orders them side by side only under CUDA_DEVICE_MAX_CONNECTIONS=1
+    (layers.py:678-711), and users saw none of it (Megatron issues 827, 1468). Userbuffers pipeline within the kernel."""
+    return end == "high" and call.window == "gemm" and "tp" not in layout.overlap
 
 
 def _could_show(layout: Layout, sends: int) -> float:

@@ -12,6 +12,7 @@ from nccl_bench.training.cost import PHI, SIGMA, Priced
 from nccl_bench.training.layout import Layout, mesh_of
 from nccl_bench.training.memory import Memory
 from nccl_bench.training.model import BASES
+from nccl_bench.training.notes import notes_of
 from nccl_bench.training.plan import Answer, Fabric, axes_with_ranks
 
 HOURS_A_DAY = 24.0
@@ -59,6 +60,7 @@ def plan_json(answer: Answer, fabric: Fabric, money: Money, assumptions: Sequenc
         "best_change": _change_json(answer),
         "cost": cost_json(answer, money),
         "observed": observed_json(answer, money),
+        "notes": notes_of(answer, fabric),
     }
 
 
@@ -181,6 +183,9 @@ def assumptions_of(answer_layout: Layout, fabric: Fabric, basis: str, extra: Seq
     if at.pp > 1:
         value = f"hidden in the steady state (high end: exposed, phi {PHI['high']:g})"
         rows.append(Assumption(name="pipeline sends", value=value, source="fitted vTrain's rows best"))
+    if at.tp > 1 and at.framework != "fsdp2" and "tp" not in at.overlap:
+        value = "hidden beside the weight-gradient GEMM (high end: not)"
+        rows.append(Assumption(name="TP calls of the backward", value=value, source="needs CUDA_DEVICE_MAX_CONNECTIONS=1; Megatron issues 827, 1468"))
     if fabric.sigma is None:
         value = f"none (high end {SIGMA['high']:g})"
         rows.append(Assumption(name="compute stretched beside a collective", value=value, source="not measured; pytorch PR 179937"))

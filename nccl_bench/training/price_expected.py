@@ -1,6 +1,10 @@
 """Prices without a measurement: what healthy systems of this kind reach, low to middle (IDEAL.md), on this topology's own groups.
 
-T = latency + bytes x bus factor / bus bandwidth. All groups of a kind run at once, so groups that leave a node share its NICs.
+T = the least of NCCL's algorithms and protocols of: start + bytes x bus factor / (bus bandwidth x protocol's share), as NCCL chooses
+(fabric/latency.py). All groups of a kind run at once, so groups that leave a node share its NICs. The slow end is what healthy systems
+of this kind reach at their lower quartile; where fewer than two are known the stated floor, or the lowest that any system of several
+nodes reached. On two nodes a tree, or sums in switches, send half of a ring's bytes: where no system of this kind showed it, the price
+is the ring's, and only the fast end the tree's.
 """
 
 from __future__ import annotations
@@ -8,10 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from nccl_bench.fabric import ideal
+from nccl_bench.collectives import bus_factor
+from nccl_bench.fabric import expected, ideal
 from nccl_bench.fabric.topology import Topology
-from nccl_bench.training.price import Place, Price, Pricer, cached, linear, one_rank
+from nccl_bench.training.price import Place, Price, Pricer, cached, one_rank
 
+RING_OR_TREE = "fast end: by the tree, which no two nodes of this kind are known to have shown"
 DTYPE = "bfloat16"
 """What training mostly sends; NVSwitch adds it up."""
 
@@ -37,20 +43,31 @@ class _Expected:
         alone = one_rank(place)
         if alone is not None:
             return alone
-        group = _worst_group(place, self.per_node)
-        found = self._of(group)
+        found = self._of(_worst_group(place, self.per_node))
         row = found.collectives[collective]
-        best = row.best
         contention = self._contention(place, found)
-        low, high, by = best.attainable_GBps, found.floor[collective] * best.attainable_GBps, "attainable, stated floor"
-        if best.expected is not None:
-            low, high = best.expected.mid_GBps, best.expected.low_GBps
-            by = f"expected, {best.expected.n_sources} sources"
-        latency = row.latency_us or 0.0
-        fast, slow = (linear(latency, rate / contention, collective, nbytes, place.kind.size) for rate in (low, high))
+        by, rates, seen = self._rates(found, collective, place)
+        work = nbytes * bus_factor(collective, place.kind.size) * contention * 1e-3
+        best = _least(row, {way: fast for way, (_slow, fast) in rates.items()}, work)
+        fast, slow = (_least(row, {way: rates[way][end] for way in seen}, work) for end in (1, 0))
         if contention > 1.01:
             by += f", NICs shared {contention:.3g}-fold"
-        return Price(low_us=fast, mid_us=(fast + slow) / 2, high_us=slow, by=by)
+        return Price(low_us=best, mid_us=(fast + slow) / 2, high_us=slow, by=by)
+
+    def _rates(self, found: ideal.Ceilings, collective: str, place: Place) -> tuple[str, dict[str, tuple[float, float]], list[str]]:
+        """(where from, (slow, fast) GB/s of bus bandwidth by algorithm, the algorithms that such systems are known to have run)."""
+        row = found.collectives[collective]
+        lowest = expected.lowest_across(collective) if place.span.nodes > 1 else None
+        floor = min(found.floor[collective], 1.0 if lowest is None else lowest)
+        rates = {}
+        for way, ceiling in row.by_algorithm.items():
+            seen = row.best.expected if way in row.fastest else ceiling.expected
+            rates[way] = (floor * ceiling.attainable_GBps, ceiling.attainable_GBps) if seen is None else (seen.low_GBps, seen.mid_GBps)
+        by = "attainable, stated floor" if row.best.expected is None else f"expected, {row.best.expected.n_sources} sources"
+        doubtful = place.span.nodes == 2 and collective == "all_reduce" and "ring" in rates and "ring" not in row.fastest
+        if not doubtful or expected.above_nics(found.platform, collective, row.fastest):
+            return by, rates, list(rates)
+        return f"by the ring; {RING_OR_TREE}", rates, ["ring"]
 
     def _of(self, group: tuple[int, ...]) -> ideal.Ceilings:
         if group not in self._known:
@@ -69,6 +86,12 @@ class _Expected:
         busy = min(1.0, place.span.crossing * place.span.per_node / max(self.per_node))
         share = self._share_GBps / busy
         return max(1.0, own / share) if share > 0 else 1.0
+
+
+def _least(row: ideal.CollectiveCeilings, rates: Mapping[str, float], work: float) -> float:
+    """µs by the algorithm and protocol that cost least; `work`: bytes x bus factor in 1e3 bytes."""
+    times = [one.us + work / (rate * one.frac) for way, rate in rates.items() for one in row.starts[way]]
+    return min(times) if times else (row.latency_us or 0.0) + work / max(rates.values())
 
 
 def _worst_group(place: Place, per_node: list[int]) -> tuple[int, ...]:
