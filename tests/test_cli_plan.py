@@ -294,3 +294,14 @@ def test_a_file_of_which_nothing_is_known_is_refused_and_no_defaults_are_made_up
     assert ended.returncode == 5
     assert f"{path}:" in ended.stderr
     assert option in ended.stderr
+
+
+def test_tensor_parallelism_across_nodes_that_was_not_measured_is_called_uncertain():
+    common = ("plan", *LLAMA, "--gpus", "8xA100-SXM", "--nics", "4x200-IB", "--nodes", "2", "--gemm-eff", "0.7")
+    shown, wide, narrow = run(*common, "--tp", "16"), document(*common, "--tp", "16"), document(*common, "--tp", "8")
+
+    assert shown.returncode == 0, shown.stderr
+    assert "tensor parallelism over 2 nodes was not measured, and its price is uncertain" in shown.stdout
+    assert len(wide["notes"]) == 1
+    assert narrow["notes"] == []
+    assert any(row["name"] == "TP calls of the backward" for row in wide["assumptions"])

@@ -18,7 +18,8 @@ TITLE = {"measured": "measured", "expected": "not measured: what healthy systems
 
 def lines_of(answer: Answer, fabric: Fabric, money: Money, assumptions: Sequence[Assumption], *, wide: bool) -> list[str]:
     """The whole page."""
-    lines = [*headline(answer, fabric), *notes_of(answer, fabric), *_memory(answer, fabric, wide), "", *_groups(answer, fabric), "", *_calls(answer, wide), ""]
+    lines = [*headline(answer, fabric), *notes_of(answer, fabric), *_memory(answer, fabric, wide), "", *_groups(answer, fabric), ""]
+    lines += [*_calls(answer, wide), ""]
     lines += _whats(answer)
     lines += _money(answer, money)
     far = extrapolated(answer)

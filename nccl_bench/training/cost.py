@@ -144,7 +144,8 @@ def _exposures(priced: list[tuple[Call, Price | None]], work: Work | None, layou
             case "exposed":
                 exposed[at] = total
             case "gemm" | "chunk":
-                room = 0.0 if work is None or _in_turn(call, layout, end) else (work.wgrad if call.window == "gemm" else work.attention / layout.cp) * 1e6
+                beside = 0.0 if work is None else work.wgrad if call.window == "gemm" else work.attention / layout.cp
+                room = 0.0 if _in_turn(call, layout, end) else beside * 1e6
                 exposed[at] = max(0.0, one - room) * call.count
                 hidden[call.per_microbatch] += (total - exposed[at]) * 1e-6
             case "pipeline":

@@ -24,10 +24,8 @@ def _tensor_across(answer: Answer, fabric: Fabric) -> list[str]:
     if nodes == 1 or not guessed:
         return []
     low, high = (sum((row.price.low_us, row.price.high_us)[end] * row.call.count for row in guessed if row.price) * 1e-6 for end in (0, 1))
-    return [
-        f"tensor parallelism over {nodes} nodes was not measured, and its price is uncertain: {low:.3g} to {high:.3g} s of calls a step. "
-        "plan --emit FILE, then sweep --want FILE measures it"
-    ]
+    price = f"its price is uncertain: {low:.3g} to {high:.3g} s of calls a step"
+    return [f"tensor parallelism over {nodes} nodes was not measured, and {price}. plan --emit FILE, then sweep --want FILE measures it"]
 
 
 def _is_measured(row: Priced) -> bool:
