@@ -1,13 +1,13 @@
 """The tree of exceptions; each class carries the exit code that the command line ends with.
 
-NcclBenchError 70      never raised itself
-  UsageError 2         a bad option or combination, an output that cannot be written
-  LaunchError 3        contradictory launcher variables, too few GPUs, a rank that died before the first case
-  WorldError 4         a collective failed or timed out, ranks did not meet, a rank died later
-  DataError 5          a run, log or file that cannot be read
-  DetectError 6        topology asked for and not found, or unknown hardware
-  WrongDataError 7     wrong data in a collective's result
-  InterruptedRun       128 + the signal's number
+    NcclBenchError 70      never raised itself
+      UsageError 2         a bad option or combination, an output that cannot be written
+      LaunchError 3        contradictory launcher variables, too few GPUs, a rank that died before the first case
+      WorldError 4         a collective failed or timed out, ranks did not meet, a rank died later
+      DataError 5          a run, log or file that cannot be read
+      DetectError 6        topology asked for and not found, or unknown hardware
+      WrongDataError 7     wrong data in a collective's result
+      InterruptedRun       128 + the signal's number
 """
 
 from __future__ import annotations

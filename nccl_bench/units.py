@@ -34,7 +34,7 @@ def parse_size(text: str, what: str = "size") -> int:
 
 
 def format_size(nbytes: int) -> str:
-    """ "1 MiB", "1.5 GiB", "8 B", "1,000 B"-free text that `parse_size` reads back to the same number of bytes."""
+    """"1 MiB", "1.5 GiB", "8 B", "1,000 B"-free text that `parse_size` reads back to the same number of bytes."""
     if nbytes < 0:
         raise ValueError(f"a size is not negative: {nbytes}")
     for power in range(len(_IEC) - 1, 0, -1):
@@ -72,7 +72,7 @@ def format_us(time_us: float | None) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """ "45 s", "1 min 20 s", "2 h 5 min"."""
+    """"45 s", "1 min 20 s", "2 h 5 min"."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -322,6 +322,7 @@ def test_a_collective_as_command_is_told_how_to_measure_it(trial: tuple[Command,
     assert "-b 8" in err
 
 
+
 @pytest.mark.parametrize("letter", list("tmzGaNpCJSMIKxDVyu"))
 @pytest.mark.parametrize("form", ["-{} 2", "-{}2"])
 def test_letters_of_nccl_tests_that_we_lack_are_answered(

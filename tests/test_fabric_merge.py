@@ -17,7 +17,9 @@ from nccl_bench.fabric.topology import Gpu, Nic, Node, NvLink, Topology, cross_d
 
 
 def bonded(count: int, links: int, name: str | None = None) -> Node:
-    gpus = tuple(Gpu(index=at, name=name, nvlink=NvLink(bonds=tuple((peer, links) for peer in range(count) if peer != at))) for at in range(count))
+    gpus = tuple(
+        Gpu(index=at, name=name, nvlink=NvLink(bonds=tuple((peer, links) for peer in range(count) if peer != at))) for at in range(count)
+    )
     return Node(gpus=gpus)
 
 
@@ -117,7 +119,9 @@ def test_mig_is_said() -> None:
 
 def test_cliques_join_gpus_of_several_hosts() -> None:
     node = topology_of("4xGB200", None, 1).nodes[0]
-    racked = [replace(node, host=f"h{at}", gpus=tuple(replace(gpu, clique=f"abc.{at // 2}") for gpu in node.gpus or ())) for at in range(4)]
+    racked = [
+        replace(node, host=f"h{at}", gpus=tuple(replace(gpu, clique=f"abc.{at // 2}") for gpu in node.gpus or ())) for at in range(4)
+    ]
 
     found = cross_domains(racked)
 

@@ -15,7 +15,9 @@ def four_gpus(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("listed", "count"), [(None, 4), ("0,2", 2), ("", 0), ("-1", 0), ("0,7,1", 1), ("GPU-1234,GPU-5678", 2), ("3", 1)])
+@pytest.mark.parametrize(
+    ("listed", "count"), [(None, 4), ("0,2", 2), ("", 0), ("-1", 0), ("0,7,1", 1), ("GPU-1234,GPU-5678", 2), ("3", 1)]
+)
 def test_cuda_visible_devices_picks_among_the_device_files(four_gpus, listed, count):
     environ = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
 

@@ -22,7 +22,6 @@ REPORT = b"Job summary\n===========\n\nErrors\n======\n\n#0-0 (27a079b828ff1a75)
 def listening(answer: Callable[[socket.socket, int], None]) -> Iterator[str]:
     """An address where each connection is answered by a function."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-
         def serve() -> None:
             for number in range(100):
                 try:

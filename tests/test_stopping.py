@@ -187,7 +187,7 @@ def test_series_grow_where_many_were_not_enough():
         taken.append(rule.next_batches(2))
         rule.add([1.0, 2.0], 0.0)
 
-    assert taken[::MIN_SERIES] == [2, 2, 4, 8, 16, 32, 64]
+    assert taken[:: MIN_SERIES] == [2, 2, 4, 8, 16, 32, 64]
     assert taken[2 * MIN_SERIES - 1] == 2
     assert rule.next_batches(2) == 64
 

@@ -14,7 +14,6 @@ from nccl_bench.cli.outcome import Ended
 
 _WHO, _WHAT, _AGAINST, _FILES = "Who takes part", "What is measured", "What it is held against", "What is written"
 
-
 def accept(
     nproc_per_node: Annotated[int | None, typer.Option("-g", "--nproc-per-node", min=1, help="ranks to start here, where no launcher did")] = None,
     out: Annotated[Path | None, typer.Option("-O", "--out", help="the run directory itself")] = None,

@@ -116,3 +116,4 @@ def estimate_of(spec: Any, n_hosts: int, n_local: int, environ: Mapping[str, str
     open_ = tuple(stage for stage in spec.stages if stage not in facts.get("finished", {}))
     return estimate(replace(spec, stages=open_) if spec.load is None or "soak" in open_ else replace(spec, stages=open_, load=None),
                     n_hosts, n_local, "nccl" if nccl else "gloo")  # fmt: skip
+

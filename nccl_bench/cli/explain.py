@@ -38,7 +38,9 @@ def _begun(incomplete: str) -> list[str]:
 
 
 def explain(
-    word: Annotated[str | None, typer.Argument(help="A word of the tables; none: list them.", metavar="[WORD]", autocompletion=_begun)] = None,
+    word: Annotated[
+        str | None, typer.Argument(help="A word of the tables; none: list them.", metavar="[WORD]", autocompletion=_begun)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Say what a word of the tables means: busbw, clock, regime, expected, exit-codes ...

@@ -24,7 +24,9 @@ DRIVER = Path("/proc/driver/nvidia/version")
 """There where a driver is loaded (NVIDIA driver README, "The /proc interface")."""
 
 
-def home(stream: TextIO, rows: Sequence[Command], node: Node | None = None, driver: Path = DRIVER, environ: Mapping[str, str] | None = None) -> None:
+def home(
+    stream: TextIO, rows: Sequence[Command], node: Node | None = None, driver: Path = DRIVER, environ: Mapping[str, str] | None = None
+) -> None:
     """Write the page for `node` (default: this one). What cannot be seen is said, never guessed."""
     node = node_here() if node is None else node
     environ = os.environ if environ is None else environ

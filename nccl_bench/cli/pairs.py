@@ -93,7 +93,9 @@ def judge_table(
     return Ended(exit_code=code, why=why)
 
 
-def _measure(spec: Any, nproc: int | None, groups: Path | None, allowed: float | None, out: Path | None, *, confirm: bool, as_json: bool) -> Ended:
+def _measure(
+    spec: Any, nproc: int | None, groups: Path | None, allowed: float | None, out: Path | None, *, confirm: bool, as_json: bool
+) -> Ended:
     from nccl_bench.cli.places import groups_of, local_count
     from nccl_bench.fabric.host_read import Roots
     from nccl_bench.flows.council import convene, dismiss, follow

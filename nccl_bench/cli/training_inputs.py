@@ -381,3 +381,5 @@ def _positive(option: str, value: float | None) -> float | None:
     if value is not None and not 0 < value < 1e9:
         raise UsageError(f"{option} {value:g} is out of range", "a number above 0 and below 1e9")
     return value
+
+

@@ -278,7 +278,9 @@ def _pcie_words(words: str, gpus: Sequence[Gpu], rules: Rules) -> str:
 Links = list[list[float]] | list[float]
 
 
-def _rates(members: Sequence[Member], links: Links, slots: list[float], nics: tuple[float, list[float]], whole: bool, *, effective: bool) -> Rates:
+def _rates(
+    members: Sequence[Member], links: Links, slots: list[float], nics: tuple[float, list[float]], whole: bool, *, effective: bool
+) -> Rates:
     sums = tuple(sum(row) if isinstance(row, list) else row for row in links)
     net = min(nics[0], sum(slots))
     near = tuple(min(rate, slot) for rate, slot in zip(nics[1], slots, strict=True))
@@ -287,7 +289,9 @@ def _rates(members: Sequence[Member], links: Links, slots: list[float], nics: tu
     return Rates(links=sums, slots=tuple(slots), net=net, near=near, pairs=pairs, cuts=cuts)
 
 
-def _cuts(members: Sequence[Member], links: Links, sums: tuple[float, ...], slots: list[float], whole: bool, *, effective: bool) -> tuple[Part, ...]:
+def _cuts(
+    members: Sequence[Member], links: Links, sums: tuple[float, ...], slots: list[float], whole: bool, *, effective: bool
+) -> tuple[Part, ...]:
     """Inner parts. Where no link crosses a border, what crosses it goes by PCIe, within the uplinks of shared bridges."""
     size = len(members)
     if size < 2:

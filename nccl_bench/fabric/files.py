@@ -22,7 +22,9 @@ MAX_TABLE_CHARS = 4 << 20
 KINDS = "NCCL topology or graph XML, an NCCL_DEBUG log, nvidia-smi topo -m or nvlink -s, rocm-smi, ibstatus, ibv_devinfo, a sysfs copy, a run"
 
 
-def topology_from(paths: Sequence[Path], environ: Mapping[str, str], *, gpu_name: str | None = None, sysfs_root: Path | None = None) -> Topology:
+def topology_from(
+    paths: Sequence[Path], environ: Mapping[str, str], *, gpu_name: str | None = None, sysfs_root: Path | None = None
+) -> Topology:
     """The topology that files describe. Files of one node (the same host, or no host and of different kinds) are merged.
 
     Raises DataError where a file cannot be read or is no topology, DetectError where a GPU it names is not known, or it has nothing.
@@ -62,7 +64,7 @@ def kind_of(text: str, name: str) -> str:
     if not text.strip():
         if "nvlink" in name.lower():
             return "nvidia-smi nvlink -s"
-        raise DataError("the file is empty", 'the empty output of nvidia-smi nvlink -s means no NVLink: give it a name with "nvlink" in it')
+        raise DataError("the file is empty", "the empty output of nvidia-smi nvlink -s means no NVLink: give it a name with \"nvlink\" in it")
     if re.match(r"\s*<", text):
         return "NCCL graph" if re.search(r"<graphs\b", text[:4096]) else "NCCL dump" if re.search(r"<gpu\b", text) else "NCCL topology file"
     if nccl_log.is_log(text):

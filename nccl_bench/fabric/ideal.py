@@ -294,3 +294,5 @@ def _collnet(shape: Shape) -> Bound:
             inside = 2 * (n - 1) / n * links * domain.size / (domain.size + 1) * nvls_share(domain.cc, domain.size, 2) if domain.nvls else links
             bounds.append(Bound(inside, domain.link_words))
     return least(*bounds)
+
+

@@ -178,7 +178,9 @@ def _gpu(element: Element, place: _Place, index: int, by_bus: dict[str | None, i
     return value, warnings + texts
 
 
-def _links(inner: Element, index: int, cc: int | None, model: models.GpuModel | None, by_bus: dict[str | None, int]) -> tuple[NvLink, list[str]]:
+def _links(
+    inner: Element, index: int, cc: int | None, model: models.GpuModel | None, by_bus: dict[str | None, int]
+) -> tuple[NvLink, list[str]]:
     """The links of a <gpu>: a dump lists all there are, so none listed is none there."""
     found = [*inner.findall("nvlink"), *inner.findall("xgmi")]
     kind = "xGMI" if inner.find("xgmi") is not None or inner.get("gcn") else "NVLink"
@@ -299,7 +301,7 @@ def _node_warnings(seen: list[tuple[Element, _Place]], virtual: set[str]) -> lis
         for name in sorted(virtual)
     ]
     if any("arch" not in place.cpu.attrib for _element, place in seen):
-        warnings.append('a <cpu> has no arch: newer NCCL stops with "Attribute arch of node cpu not found"')
+        warnings.append("a <cpu> has no arch: newer NCCL stops with \"Attribute arch of node cpu not found\"")
     return warnings
 
 

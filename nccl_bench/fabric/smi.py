@@ -198,3 +198,5 @@ def _status(index: int, name: str, uuid: str, block: str) -> tuple[Gpu, list[str
     which = ", ".join(str(number) for number in off)
     left = f"{sum(signal):.1f} GB/s of signalling rate are left"
     return gpu, [f"GPU {index}: {len(off)} of {len(off) + len(speeds)} NVLinks are inactive (link {which}): {left}"]
+
+

@@ -161,7 +161,7 @@ def _driver(device: Path) -> str:
 
 
 def _gid_type(port: Path) -> str | None:
-    """ "RoCE v2" where any GID has it, else "IB/RoCE v1"; reading an empty slot fails, and is passed over."""
+    """"RoCE v2" where any GID has it, else "IB/RoCE v1"; reading an empty slot fails, and is passed over."""
     found = {text_of(port / "gid_attrs" / "types" / str(slot)) for slot in range(GID_SLOTS)} - {None}
     return "RoCE v2" if "RoCE v2" in found else next(iter(sorted(word for word in found if word)), None)
 

@@ -212,12 +212,7 @@ def lost_hosts(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> d
 
 
 def attempts(
-    run: Run,
-    stage: str,
-    kind: str,
-    spec: Json,
-    layout: Callable[[], list[list[int]]],
-    extra: Mapping[str, str],
+    run: Run, stage: str, kind: str, spec: Json, layout: Callable[[], list[list[int]]], extra: Mapping[str, str],
     on: Callable[[Json], None] | None = None,
 ) -> Iterator[Event | tuple[list[list[int]], Outcome]]:
     """Worlds of a stage, again without the hosts that were lost; yields events, then (worlds, outcome) of each attempt."""

@@ -151,7 +151,9 @@ def _never_begun(facts: Json) -> list[Json]:
     ]
 
 
-def _more(run: Run, facts: Json, points: Sequence[Point], rank_hosts: Sequence[str], evidence: Evidence, criteria: Criteria) -> list[Row]:
+def _more(
+    run: Run, facts: Json, points: Sequence[Point], rank_hosts: Sequence[str], evidence: Evidence, criteria: Criteria
+) -> list[Row]:
     """Rows against earlier runs and known-good hosts, and of hosts that come late."""
     found = lateness.rows(points)
     if facts.get("reference") is not None:
@@ -233,7 +235,9 @@ def _alone(facts: Json, points: Sequence[Point], rank_hosts: Sequence[str], host
     """Products of a soak under load, by GPU: a slow one is no matter of its links."""
     number = {host: at for at, host in enumerate(hosts)}
     rows = [
-        (number[one["host"]], int(one["gpu"]), float(one["tflops"])) for one in facts.get("load_rates", ()) if one["host"] in number and one["tflops"]
+        (number[one["host"]], int(one["gpu"]), float(one["tflops"]))
+        for one in facts.get("load_rates", ())
+        if one["host"] in number and one["tflops"]
     ]
     return (Alone.of("bf16 products of 8192 during soak, TFLOP/s", rows),) if rows else ()
 

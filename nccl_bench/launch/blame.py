@@ -68,13 +68,7 @@ class _Scene:
 
 
 def blame(
-    facts: Mapping[int, Json],
-    *,
-    world_size: int,
-    reason: Mapping[str, Any],
-    timeout_s: float,
-    hosts: Mapping[int, str],
-    partial: bool = False,
+    facts: Mapping[int, Json], *, world_size: int, reason: Mapping[str, Any], timeout_s: float, hosts: Mapping[int, str], partial: bool = False,
     board: str | None = None,
 ) -> Verdict:
     """The verdict: died > own error > stopped or silent > different calls > behind > all in one call.
@@ -307,7 +301,7 @@ def _line(label: str, text: str) -> str:
 
 
 def _row(label: str, fact: Json, scene: _Scene) -> str:
-    """ "not arrived   rank 11 (gpu-002, GPU 3, pid 4123): stopped by a signal 61 s ago, in case 13"."""
+    """"not arrived   rank 11 (gpu-002, GPU 3, pid 4123): stopped by a signal 61 s ago, in case 13"."""
     if fact["state"] == "lost":
         return _line(label, f"rank {fact['rank']} ({fact.get('who', '?')}): {_what(fact, scene)}")
     parts = [str(fact["host"])]
@@ -347,7 +341,7 @@ def _end(fact: Json) -> str:
 
 
 def _whom(facts: Sequence[Json]) -> str:
-    """ "rank 3 (h2)", "x8 ranks on h2", "x1016 ranks on 127 hosts, first h017"."""
+    """"rank 3 (h2)", "x8 ranks on h2", "x1016 ranks on 127 hosts, first h017"."""
     hosts = list(dict.fromkeys(str(fact["host"]) for fact in facts))
     if len(facts) == 1:
         return f"rank {facts[0]['rank']}, {hosts[0]}"

@@ -234,5 +234,5 @@ class Search:
 
 
 def who_am_i(host: str) -> str:
-    """ "host:pid" of this process."""
+    """"host:pid" of this process."""
     return f"{host}:{os.getpid()}"

@@ -79,7 +79,7 @@ def whom(ranks: Iterable[Mapping[str, Any]]) -> str:
 
 
 def absent(joined: Collection[int], world_size: int, timeout_s: float, rank_hosts: Sequence[str]) -> WorldError:
-    """ "1 of 2 ranks joined in 60 s; missing: rank 1 (host h2)"; `rank_hosts` is where each rank was put, () if unknown."""
+    """"1 of 2 ranks joined in 60 s; missing: rank 1 (host h2)"; `rank_hosts` is where each rank was put, () if unknown."""
     absentees = [rank for rank in range(world_size) if rank not in joined]
     missing = rank_ranges(absentees)
     hosts = list(dict.fromkeys(rank_hosts[rank] for rank in absentees if rank < len(rank_hosts)))

@@ -38,13 +38,8 @@ Json = dict[str, Any]
 
 
 def supervise(
-    launch: Launch,
-    plan: Plan,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    check: preflight.Check = preflight.check,
-    stderr: TextIO | None = None,
-    limits: Limits | None = None,
+    launch: Launch, plan: Plan, environ: Mapping[str, str] = os.environ, *, check: preflight.Check = preflight.check,
+    stderr: TextIO | None = None, limits: Limits | None = None,
 ) -> Generator[Event, None, None]:
     """Run the workers of this process to the end that all ranks share; yields events, the last one is Finished.
 

@@ -105,7 +105,9 @@ def prepare(case: Case, world: World, n_slots: int, pair: tuple[int, int] | None
 
 def _idle(case: Case, layout: _Layout, tiles: Tiles, n_slots: int) -> Op:
     calls = (lambda: None,) * n_slots
-    return Op(case=case, calls=calls, arena=layout.arena[:0], inputs=(), outputs=(), values=(), expected=(), tolerance=0.0, tiles=tiles, timed=False)
+    return Op(
+        case=case, calls=calls, arena=layout.arena[:0], inputs=(), outputs=(), values=(), expected=(), tolerance=0.0, tiles=tiles, timed=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Where a run is, on stderr: one live line on a terminal, a plain line now and then elsewhere. No pandas.
 
-[all_gather  12/60  64 MiB  ######....  1 min 20 s left]
+    [all_gather  12/60  64 MiB  ######....  1 min 20 s left]
 """
 
 from __future__ import annotations

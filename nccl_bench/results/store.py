@@ -37,7 +37,9 @@ LATEST = "latest"
 # ---- where a run goes ----
 
 
-def default_path(root: Path, now: datetime, host: str, n_ranks: int, *, gloo: bool = False, job: str | None = None, name: str | None = None) -> Path:
+def default_path(
+    root: Path, now: datetime, host: str, n_ranks: int, *, gloo: bool = False, job: str | None = None, name: str | None = None
+) -> Path:
     """`root/<UTC time>-<host>-<n>r[-gloo][-<job>]`, the first such name that is free; `name` replaces it all.
 
     Raises UsageError where `name` is not one plain part of a path.

@@ -92,7 +92,9 @@ def rows(
     return found + _nodes(reference, node_rates(points, rank_hosts), good, tested, spread, source)
 
 
-def _pairs(reference: Reference, evidence: Evidence | None, good: Sequence[str], tested: Sequence[str], spread: Threshold, source: str) -> list[Row]:
+def _pairs(
+    reference: Reference, evidence: Evidence | None, good: Sequence[str], tested: Sequence[str], spread: Threshold, source: str
+) -> list[Row]:
     exchanges = None if evidence is None else evidence.exchanges
     names = () if evidence is None else evidence.hosts
     now = levels(exchanges, names, good)
