@@ -50,6 +50,8 @@ def test_a_slow_host_is_the_suspect_and_is_to_be_drained_and_gloo_ends_8(tmp_pat
         verdict, codes, _ = finish(start(made, tmp_path, *FAST))
     assert [(one["kind"], one["host"]) for one in verdict["suspects"]] == [("node", "h3")]
     assert verdict["drain"] == ["h3"]
+    worlds = [json.loads(line) for line in (tmp_path / "run" / "pairs-seats.jsonl").read_text().splitlines()]
+    assert [one["n_records"] for one in worlds] == [worlds[0]["n_records"]] * 2, "of few hosts all pairs are measured once more, as pairs does"
     assert (verdict["status"], verdict["exit_code"]) == ("inconclusive", 8)
     assert codes == {"h1": 8, "h2": 0, "h3": 0, "h4": 0}
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {

@@ -142,6 +142,11 @@ def test_unlike_nodes_suspects_exclusions_and_counters_fail():
     assert judge(case(point(430), counters=moved), parse({"counters": {"errors": "warn"}}, "x"), lambda _: EXPECTED).exit_code == 0
 
 
+def test_pairs_that_failed_are_no_pass():
+    verdict = judge(case(point(430), pairs_ran=True, findings=Findings(failed=("h0 - h1",))), Criteria(), lambda _: EXPECTED)
+    assert (verdict.exit_code, status(verdict, "pairs that failed"), status(verdict, "no outlier")) == (1, ["fail"], [])
+
+
 def test_rdma_that_is_there_and_carries_nothing_fails():
     needed = parse({"transport": {"required": True, "rdma": "ignore"}}, "c.toml")
     assert status(judge(case(point(430), has_rdma=False), needed, lambda _: EXPECTED), "RDMA") == ["fail"]

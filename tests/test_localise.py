@@ -9,6 +9,7 @@ import pytest
 import synthetic
 from field_cases import FILES, needs_cases
 
+from nccl_bench.report.suspects import findings_lines
 from nccl_bench.results.importers import import_file
 from nccl_bench.results.pair_table import PairTable, parse_pairs
 from nccl_bench.results.text import from_bytes, read_text
@@ -17,8 +18,8 @@ from nccl_bench.verdict.localise import localise, rails_of, suggest
 from nccl_bench.verdict.table_pairs import evidence_of, verdict
 
 
-def table(text: str) -> PairTable:
-    return parse_pairs(from_bytes(Path("pairs.txt"), text.encode()), "pairs.txt")
+def table(text: str, *, all_may_fail: bool = False) -> PairTable:
+    return parse_pairs(from_bytes(Path("pairs.txt"), text.encode()), "pairs.txt", all_may_fail=all_may_fail)
 
 
 def field(name: str) -> PairTable:
@@ -77,6 +78,30 @@ def test_a_slow_pair_whose_ends_are_fast_with_others_is_a_link_or_route_and_no_n
     assert found.suspects == ()
     assert [(one.kind, one.host, one.peer) for one in found.undetermined] == [("link", "n1", "n2")]
     assert "fast with others: link or route" in found.undetermined[0].evidence[1]
+    assert set(found.next_pairs) == {("n1", "n4"), ("n2", "n3")}, "the pair itself is measured: others would decide"
+
+
+def test_a_slow_link_whose_ends_have_met_everybody_is_to_be_measured_again():
+    evidence = full(6, lambda a, b: 40 if (a, b) == (1, 2) else 90)
+    found = localise(evidence)
+    assert found.next_pairs == (("h1", "h2"),)
+    assert any(line.endswith("measure h1 - h2 again") for line in findings_lines(found))
+    assert ("h1", "h2") in suggest(evidence, found)
+
+
+@pytest.mark.parametrize("body", ["a b 0\na c 0\na d 0\nb c 0\n", "a b nan\na c FAILED\na d -\n"])
+def test_where_every_pair_failed_nobody_is_blamed_and_it_fails(body):
+    found = localise(evidence_of(table(body, all_may_fail=True)))
+    assert found.suspects == ()
+    assert {(one.host, one.peer) for one in found.undetermined} >= {("a", "b"), ("a", "c"), ("a", "d")}
+    assert not {frozenset(pair) for pair in found.next_pairs} & {frozenset((one.host, one.peer)) for one in found.undetermined}
+    code, why = verdict(found, 4)
+    assert (code, why.startswith(f"{len(found.failed)} pairs failed: every pair failed")) == (1, True)
+
+
+def test_where_one_pair_works_the_host_that_fails_with_all_others_is_blamed():
+    found = localise(evidence_of(table("a b 0\na c 0\na d 0\nb c 90\nc d 90\nb d 91\n")))
+    assert [(one.kind, one.host) for one in found.suspects] == [("node", "a")]
 
 
 # ---- small tables of every shape

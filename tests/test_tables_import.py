@@ -82,11 +82,20 @@ def test_tables_of_times_are_times():
         ("a,b,value\nh1,h1,92\n", "p.txt:2"),
         ("h1 h2 1\nnot a pair at all\n", "p.txt:2"),
         ("h1 h2 1\nh1 h3 5 ms\n", "p.txt"),
+        ("h1 h2 92\nh1 h3 -5\n", r"p.txt:2: -5 is no rate"),
+        ("a,b,value\nh1,h2,92\nh1,h3,-0.5\n", r"p.txt:3: -0.5 is no rate"),
+        ("a,b,value\nh1,h2,92\nh1,h3,1e999\n", r"p.txt:3: 1e999 is no rate"),
     ],
 )
 def test_a_line_that_is_no_pair_is_an_error_with_its_place(body, place):
     with pytest.raises(DataError, match=place):
         parse_pairs(text(body), "p.txt")
+
+
+def test_pairs_without_a_value_and_with_0_are_said_with_their_lines():
+    table = parse_pairs(text("a,b,value\nh1,h2,92\nh1,h3,nan\nh2,h3,0\n"), "p.txt")
+    (said,) = table.warnings
+    assert said == "p.txt: 2 of 3 pairs without a value, or with 0, taken as failed: h1-h3 (line 3), h2-h3 (line 4)"
 
 
 def test_a_table_without_any_value_is_an_error():

@@ -64,6 +64,7 @@ def judge_table(
     from nccl_bench.results.pair_table import parse_pairs
     from nccl_bench.results.rank_table import import_ranks, is_rank_table
     from nccl_bench.results.text import read_text
+    from nccl_bench.units import counted
     from nccl_bench.verdict.localise import localise, rails_of
     from nccl_bench.verdict.table_pairs import evidence_of, values, verdict
 
@@ -80,7 +81,7 @@ def judge_table(
         findings, nodes = rails_of(times), tuple(dict.fromkeys(host for host, _ in times))
         code, why = verdict(findings, max(3, len(nodes)))
     else:
-        table = parse_pairs(text, str(path))
+        table = parse_pairs(text, str(path), all_may_fail=True)
         findings, nodes, warnings = localise(evidence_of(table, groups(table.nodes), oversubscription)), table.nodes, table.warnings
         code, why = verdict(findings, len(nodes))
         told = {"values": values(table), "direction": "both", "unit": "µs" if table.is_time else "GB/s"}
@@ -89,7 +90,7 @@ def judge_table(
     if as_json:
         stdout.write(json.dumps({"hosts": list(nodes), **told, **findings.to_json(), "exit_code": code}, indent=1) + "\n")
     else:
-        stdout.write("\n".join([f"{len(nodes)} nodes, {path}", *findings_lines(findings), why]) + "\n")
+        stdout.write("\n".join([f"{counted(len(nodes), 'node')}, {path}", *findings_lines(findings), why]) + "\n")
     return Ended(exit_code=code, why=why)
 
 
@@ -106,7 +107,7 @@ def _measure(
     from nccl_bench.launch.launchers import from_environ
     from nccl_bench.measure.pairs_spec import estimate_s
     from nccl_bench.report.progress import Progress
-    from nccl_bench.units import format_seconds, format_size
+    from nccl_bench.units import counted, format_seconds, format_size
 
     torch_version()
     launch = from_environ(os.environ, self_launch=nproc is not None)
@@ -119,7 +120,8 @@ def _measure(
         hosts = list(dict.fromkeys(join["host"] for join in council.joins.values()))
         places = groups_of(groups, os.environ, council.addresses())
         n, seconds = estimate_s(spec, len(hosts), max(1, council.n_ranks // max(1, len(hosts))), "nccl" if spec.backend == "nccl" else "gloo")
-        sys.stderr.write(f"{len(hosts)} nodes, {council.n_ranks} ranks: {n} cases, at most {format_seconds(seconds + 20)}\n")
+        who = f"{counted(len(hosts), 'node')}, {counted(council.n_ranks, 'rank')}"
+        sys.stderr.write(f"{who}: {counted(n, 'case')}, at most {format_seconds(seconds + 20)}\n")
         progress, done = Progress(sys.stderr), 0
 
         def on(message: dict[str, Any]) -> None:

@@ -40,22 +40,21 @@ from nccl_bench.flows.events import Where
 from nccl_bench.flows.header import conf_lines, driver_version
 from nccl_bench.flows.judged import judge_run
 from nccl_bench.flows.keeper import condense
-from nccl_bench.flows.pairs import Seats, evidence_of, keep
+from nccl_bench.flows.pairs import Seats, confirming, evidence_of, keep
 from nccl_bench.flows.worlds import World
 from nccl_bench.measure.pairs_spec import PairSpec
 from nccl_bench.measure.spec import SweepSpec
 from nccl_bench.records import Group, Json, Point, RunHeader
 from nccl_bench.results.env import allowed_env
 from nccl_bench.results.store import create_run, default_path, resume_run, utc_text
-from nccl_bench.units import format_seconds
+from nccl_bench.units import counted, format_seconds
 from nccl_bench.verdict.criteria import Criteria
-from nccl_bench.verdict.localise import localise, suggest
+from nccl_bench.verdict.localise import localise
 
 SIZES = {"nccl": (8, 1 << 30), "gloo": (1024, 1 << 20)}
 """Small for latency, large for bandwidth: bandwidth is judged at 1 GiB (DESIGN.md section 2)."""
 NIC_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """All traffic of a node through its NICs (NCCL user guide, environment variables)."""
-MAX_CONFIRM = 512
 OnMessage = Callable[[Json], None]
 
 
@@ -349,11 +348,10 @@ def _pairs(run: Run) -> Iterator[Event]:
     if seats is None or not records or any(one["stage"] == "pairs" for one in run.broken):
         return
     evidence = evidence_of(records, seats, run.groups(seats.hosts), run.spec.oversubscription)
-    number = {host: at for at, host in enumerate(seats.hosts)}
-    more = tuple((number[a], number[b]) for a, b in suggest(evidence, localise(evidence))[:MAX_CONFIRM])
+    more = confirming(evidence, localise(evidence))
     if not more:
         return
-    yield Said(text=f"{len(more)} pairs are measured once more, with other partners")
+    yield Said(text=f"{counted(len(more), 'pair is', 'pairs are')} measured once more")
     for item in attempts(run, "pairs", "pairs", as_json(replace(spec, pairs=more)), _layout(run, "pairs"), {}, run.on):
         if isinstance(item, tuple):
             _keep_pairs(run, item[0][0], item[1].worlds[0])

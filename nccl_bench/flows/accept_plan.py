@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from nccl_bench.flows.accept_spec import AcceptSpec
-from nccl_bench.measure.pairs_spec import PairSpec, estimate_s
+from nccl_bench.measure.pairs_spec import ALL_AGAIN_UP_TO, PairSpec, estimate_s
 from nccl_bench.units import format_seconds
 
 Backend = Literal["nccl", "gloo"]
@@ -68,7 +68,8 @@ def stage_s(stage: str, spec: AcceptSpec, case_s: float, mode: str | None, n_hos
             return WORLD_S[backend] + CASES * case if n_local > 1 and backend == "nccl" else 0.0
         case "pairs":
             n, seconds = estimate_s(PairSpec(mode=mode, budget_s=pair_budget_s(case_s)), n_hosts, n_local, backend)
-            return 2 * WORLD_S[backend] + seconds if n else 0.0  # suspects are measured again in a second world
+            again = seconds if 2 < n_hosts <= ALL_AGAIN_UP_TO else 0.0  # of more hosts a few pairs alone
+            return 2 * WORLD_S[backend] + seconds + again if n else 0.0  # what is slow is measured again in a second world
         case "rails":
             return WORLD_S[backend] + RAIL_CASES * case if n_hosts > 1 and n_local > 1 else 0.0
         case "scale":

@@ -11,7 +11,7 @@ from nccl_bench.flows.council import Council, as_json, run_worlds
 from nccl_bench.flows.events import Where
 from nccl_bench.flows.header import header_of
 from nccl_bench.flows.worlds import World
-from nccl_bench.measure.pairs_spec import PairSpec
+from nccl_bench.measure.pairs_spec import ALL_AGAIN_UP_TO, PairSpec
 from nccl_bench.measure.spec import SweepSpec
 from nccl_bench.records import Group, Json, Pair, Point, Times
 from nccl_bench.results.store import RunWriter, create_run, default_path
@@ -24,10 +24,6 @@ PAIRS_FILE = "pairs.jsonl"
 """Each rank's own time in every round: what points of whole nodes leave out."""
 MAX_CONFIRM = 512
 """Pairs that are measured once more at most."""
-
-
-ALL_AGAIN_UP_TO = 8
-"""Nodes of which all pairs are measured once more: at most 7 rounds."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,8 @@ Way = Literal["both", "ab", "ba"]
 WAYS: tuple[Way, ...] = ("both", "ab", "ba")
 SIZES = {"nccl": (8, 64 << 20), "gloo": (8, 1 << 20)}
 """Small and large. 64 MiB take 1.4 ms on a 400G port: long enough for its full rate, short enough for thousands of rounds."""
+ALL_AGAIN_UP_TO = 8
+"""Nodes of which all pairs are measured once more where something is slow: at most 7 rounds."""
 OVERHEAD_S = 0.15
 """Seconds a case takes beyond its budget: agreeing, checking, gathering; for the estimate."""
 

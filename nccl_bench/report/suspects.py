@@ -27,7 +27,9 @@ def findings_lines(findings: Findings) -> list[str]:
     if findings.failed:
         lines.append(f"  failed    {', '.join(findings.failed[:MOST])}")
     if findings.next_pairs:
-        lines.append(f"  next      measure {', '.join(f'{a} - {b}' for a, b in findings.next_pairs[:MOST])}")
+        known = {frozenset((one.host, one.peer)) for one in findings.undetermined}
+        pairs = (f"{a} - {b}{' again' if frozenset((a, b)) in known else ''}" for a, b in findings.next_pairs[:MOST])
+        lines.append(f"  next      measure {', '.join(pairs)}")
     lines += [f"  note      {text}" for text in findings.notes]
     return lines or ["  no outlier"]
 

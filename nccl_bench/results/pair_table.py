@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from nccl_bench.errors import DataError, UsageError
 from nccl_bench.records import Pair, Point, Times
 from nccl_bench.results.imported import Imported
 from nccl_bench.results.text import Text
+from nccl_bench.units import counted
 
 MAX_NODES = 65536
 """A guard of ours against a node list that is a bomb."""
@@ -75,16 +77,17 @@ def is_pair_table(text: Text) -> bool:
     return fitting > 0 and fitting >= 0.8 * len(lines)
 
 
-def parse_pairs(text: Text, name: str) -> PairTable:
-    """The rows of a table. Raises DataError with path:line where a line is no pair, or where no pair has a value."""
+def parse_pairs(text: Text, name: str, *, all_may_fail: bool = False) -> PairTable:
+    """The rows of a table. Raises DataError with path:line where a line is no pair, or where no pair has a value and all must not have failed."""
     columns = _csv_columns(text)
     rows, is_time, column, warnings = _plain_rows(text, name) if columns is None else _csv_rows(text, name, columns)
-    if not any(row.value is not None for row in rows):
+    if not rows or not (all_may_fail or any(row.value is not None for row in rows)):
         raise DataError(f"{name}: no pair has a value", "a table of pairs has two names and a number a line: h001,h002,92.1")
     nodes = tuple(dict.fromkeys(itertools.chain.from_iterable((row.a, row.b) for row in rows)))
-    failed = [row for row in rows if row.value is None]
+    failed = [row for row in rows if not row.value]
     if failed:
-        warnings.append(f"{name}: {len(failed)} of {len(rows)} pairs have no value: {', '.join(f'{row.a}-{row.b}' for row in failed[:8])}")
+        first = ", ".join(f"{row.a}-{row.b} (line {row.line})" for row in failed[:8])
+        warnings.append(f"{name}: {len(failed)} of {counted(len(rows), 'pair')} without a value, or with 0, taken as failed: {first}")
     return PairTable(rows=tuple(rows), nodes=nodes, is_time=is_time, column=column, warnings=tuple(warnings))
 
 
@@ -152,7 +155,7 @@ def _plain_rows(text: Text, name: str) -> tuple[list[PairRow], bool, str | None,
                 continue
             raise DataError(f"{name}:{number}: not a pair and its value: {line.strip()[:80]!r}", "two names and a number: h001,h002,92.1")
         a, b, word = found
-        value, unit = _value(word)
+        value, unit = _value(word, f"{name}:{number}")
         units |= {unit} if value is not None else set()
         note = line.partition("#")[2].strip() or None
         rows.append(PairRow(a=a, b=b, value=value, line=number, note=note if value is not None else note or "no value in the table"))
@@ -163,12 +166,15 @@ def _plain_rows(text: Text, name: str) -> tuple[list[PairRow], bool, str | None,
     return rows, bool(times), None, warnings
 
 
-def _value(word: str) -> tuple[float | None, str | None]:
-    """(value in GB/s or µs, its unit as printed)."""
+def _value(word: str, where: str) -> tuple[float | None, str | None]:
+    """(value in GB/s or µs, its unit as printed). Raises DataError for a number that is no rate and no time."""
     match = _VALUE.fullmatch(word.strip())
     if match is None:
         return None, None
-    return float(match[1]) * (_TO_GBps | _TO_US).get(match[2] or "GB/s", 1.0), match[2]
+    value = float(match[1]) * (_TO_GBps | _TO_US).get(match[2] or "GB/s", 1.0)
+    if not 0 <= value < math.inf:
+        raise DataError(f"{where}: {word.strip()[:40]} is no rate and no time of a pair", "a pair that failed has 0, nan, FAILED or nothing there")
+    return value, match[2]
 
 
 # ---- CSV with a header ----
@@ -240,7 +246,7 @@ def _csv_row(cells: Sequence[str], number: int, name: str, columns: _Columns) ->
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise DataError(f"{name}:{number}: {', '.join(names)[:80]!r} does not name two nodes")
     word = cells[columns.value].strip() if columns.value < len(cells) else ""
-    value = _value(word)[0]
+    value = _value(word, f"{name}:{number}")[0]
     if value is None and word not in _MISSING:
         raise DataError(f"{name}:{number}: {word[:40]!r} is not a value")
     cell = {key: cells[i].strip() for key, i in columns.others.items() if i < len(cells)}

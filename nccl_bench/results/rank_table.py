@@ -5,6 +5,7 @@ Each group of equal local ranks over the nodes is one rail; the ranks that lag o
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 
@@ -59,9 +60,12 @@ def import_ranks(text: Text, name: str) -> Imported:
 
 def _us(word: str, unit: str, place: str) -> float:
     try:
-        return float(word) * _TO_US[unit]
+        us = float(word) * _TO_US[unit]
     except ValueError as err:
         raise DataError(f"{place}: {word!r} is not a number") from err
+    if not 0 < us < math.inf:
+        raise DataError(f"{place}: {word} is no time of a rank")
+    return us
 
 
 def _point(name: str, row: tuple[int, str, int, int, float], n_nodes: int, n_groups: int) -> Point:

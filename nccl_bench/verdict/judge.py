@@ -326,7 +326,10 @@ def _pairs(case: Case) -> Iterable[Row]:
             unit="frac",
             reason="; ".join(one.evidence),
         )
-    if case.pairs_ran and not case.findings.suspects and not case.findings.undetermined:
+    if failed := case.findings.failed:
+        reason = f"{', '.join(failed[:8])}{' ...' if len(failed) > 8 else ''}"
+        yield Row(criterion="pairs that failed", stage="pairs", status="fail", measured=len(failed), required=0, unit="pairs", reason=reason)
+    if case.pairs_ran and not case.findings.suspects and not case.findings.undetermined and not failed:
         yield Row(criterion="no outlier", stage="pairs", status="pass", measured=0, required=0, unit="suspects")
 
 

@@ -5,6 +5,7 @@ Rails first, then boundaries, then nodes and ports, then links: what a larger ca
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ LINK_ROUNDS = 3
 """Rounds in which it must have been slow: two that were disturbed by something else are no link."""
 CONFIRM_WITH = 3
 """Known-good partners that a suspect is tried with again."""
+ALL_FAILED = "every pair failed, so no host was seen to work and nothing says which is to blame"
 
 
 def localise(evidence: Evidence) -> Findings:
@@ -61,6 +63,8 @@ def _weight(suspect: Suspect) -> float:
 
 
 def _between_nodes(evidence: Evidence, exchanges: Exchanges) -> Findings:
+    if not (np.isfinite(exchanges.speed) & (exchanges.speed > 0)).any():
+        return _all_failed(evidence, exchanges)
     n_nodes = len(evidence.hosts)
     groups = evidence.groups or between.infer(exchanges, n_nodes, evidence.hosts)
     places = None if groups is None else between.Places.of(groups)
@@ -93,6 +97,18 @@ def _between_nodes(evidence: Evidence, exchanges: Exchanges) -> Findings:
     return Findings(
         suspects=(*suspects, *links), undetermined=tuple(undetermined), failed=failed, next_pairs=tuple(next_pairs),
         notes=(*notes, *how, *noisy), reference={STRATA[number]: value for number, value in looked.reference.items()},
+    )  # fmt: skip
+
+
+def _all_failed(evidence: Evidence, exchanges: Exchanges) -> Findings:
+    """Undetermined: where nothing worked, who has most of the pairs is no more to blame than the others."""
+    hosts, n = evidence.hosts, min(len(evidence.hosts), MAX_LINKS)
+    met = {(min(pair), max(pair)) for pair in zip(exchanges.src.tolist(), exchanges.dst.tolist(), strict=True)}
+    unclear = (Suspect(kind="link", host=hosts[a], peer=hosts[b], score=1.0, evidence=("failed, as every pair did",)) for a, b in sorted(met))
+    fresh = [(hosts[a], hosts[b]) for a in range(n) for b in range(a + 1, n) if (a, b) not in met]
+    return Findings(
+        undetermined=tuple(itertools.islice(unclear, MAX_LINKS)), failed=_failed(evidence, exchanges, None)[0], next_pairs=tuple(fresh[:MAX_LINKS]),
+        notes=(ALL_FAILED,),
     )  # fmt: skip
 
 
@@ -164,7 +180,7 @@ def _occasions(exchanges: Exchanges, at: Ints, n: int) -> Ints:
 
 
 def _next_pairs(search: Search, unsure: Sequence[Suspect], fast: np.ndarray) -> list[tuple[str, str]]:
-    """Each doubtful end with a node that is known to be good and that it has not met, the slow pair itself again where both ends are good."""
+    """Each doubtful end with a node that is known to be good and that it has not met; the slow pair itself again where all have met all."""
     hosts = search.evidence.hosts
     numbers = {host: at for at, host in enumerate(hosts)}
     met = set(zip(search.exchanges.src.tolist(), search.exchanges.dst.tolist(), strict=True)) if len(hosts) <= 512 else set()
@@ -173,16 +189,16 @@ def _next_pairs(search: Search, unsure: Sequence[Suspect], fast: np.ndarray) -> 
     good = sorted((int(node) for node in np.flatnonzero(fast)), key=lambda node: n_lost[node])
     found: list[tuple[str, str]] = []
     for suspect in unsure:
-        for name in (suspect.host, suspect.peer):
-            at = numbers[str(name)]
-            if fast[at]:
+        ends = [numbers[str(name)] for name in (suspect.host, suspect.peer)]
+        both = all(fast[at] for at in ends)
+        fresh = []
+        for at in ends:
+            if fast[at] and not both:
                 continue
-            partner = next((node for node in good if node != at and (at, node) not in met and (node, at) not in met), None)
-            if partner is not None:
-                found.append((str(name), hosts[partner]))
-        if fast[numbers[str(suspect.host)]] and fast[numbers[str(suspect.peer)]]:
-            found.append((str(suspect.host), str(suspect.peer)))
-    return list(dict.fromkeys(found))
+            partner = next((node for node in good if node not in ends and (at, node) not in met and (node, at) not in met), None)
+            fresh += [] if partner is None else [(hosts[at], hosts[partner])]
+        found += fresh or ([(str(suspect.host), str(suspect.peer))] if both else [])
+    return [pair for at, pair in enumerate(found) if pair not in found[:at] and pair[::-1] not in found[:at]]
 
 
 def _failed(evidence: Evidence, exchanges: Exchanges, places: between.Places | None) -> tuple[tuple[str, ...], list[str]]:
@@ -211,7 +227,8 @@ def suggest(evidence: Evidence, findings: Findings) -> tuple[tuple[str, str], ..
         found += [(at, fresh[(order + step * max(1, len(fresh) // CONFIRM_WITH)) % len(fresh)]) for step in range(min(CONFIRM_WITH, len(fresh)))]
     found += [(a, b) for a in accused[:8] for b in accused[:8] if a < b]
     pairs = [(hosts[a], hosts[b]) for a, b in dict.fromkeys((min(pair), max(pair)) for pair in found)]
-    return tuple(dict.fromkeys([*pairs, *findings.next_pairs]))
+    again = [(str(one.host), str(one.peer)) for one in findings.undetermined if one.kind == "link" and one.host in numbers and one.peer in numbers]
+    return tuple(dict.fromkeys([*pairs, *findings.next_pairs, *again]))
 
 
 def rails_of(times: dict[tuple[str, int], float]) -> Findings:

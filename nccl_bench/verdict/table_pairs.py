@@ -6,7 +6,9 @@ import math
 
 from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS
 from nccl_bench.results.pair_table import PairTable
+from nccl_bench.units import counted
 from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_BOTH, Evidence, Exchanges, Findings, Groups
+from nccl_bench.verdict.localise import ALL_FAILED
 
 
 def evidence_of(table: PairTable, groups: Groups | None = None, oversubscription: float | None = None) -> Evidence:
@@ -47,9 +49,11 @@ def verdict(findings: Findings, n_nodes: int) -> tuple[int, str]:
         more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
         return FAIL, f"suspects: {names}{more}"
     if findings.failed:
-        return FAIL, f"{len(findings.failed)} pairs failed"
+        after = f": {ALL_FAILED}" if ALL_FAILED in findings.notes else ""
+        return FAIL, f"{counted(len(findings.failed), 'pair')} failed{after}"
     if findings.undetermined:
-        return FAIL, f"{len(findings.undetermined)} pairs are slow, and this data cannot say why"
+        n = len(findings.undetermined)
+        return FAIL, f"{counted(n, 'pair')} {'is' if n == 1 else 'are'} slow, and this data cannot say why"
     if n_nodes < 3:
         return INCONCLUSIVE, "two nodes have nobody to be compared with"
     return PASS, "no outlier"
