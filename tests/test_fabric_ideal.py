@@ -273,6 +273,85 @@ def test_sharp_lets_each_node_send_the_sum_once() -> None:
     assert attainable(found, "all_reduce", "CollNetDirect") == pytest.approx(0.72 * 775)
 
 
+@pytest.mark.parametrize(
+    ("gpus_", "nics", "nodes", "fastest"),
+    [
+        ("8xH100-SXM", None, 1, {"nvls"}),  # 481.6 over 370.8
+        ("4xH100-SXM", None, 1, {"nvls"}),  # 371.5 over 370.8: 0.2 %
+        ("4xB200", None, 1, {"ring"}),  # 721.8 over 645.3
+        ("8xH100-SXM", "8x400-IB", 4, {"ring"}),  # 392 over 379.75 and 341.1
+        ("8xA100-SXM", "8x200-IB", 2, {"tree"}),  # 220.8 over 196
+        ("1xL40S", "1x100-RoCE", 2, {"ring", "tree"}),  # 12.25 both
+    ],
+)
+def test_the_fastest_algorithms_are_those_within_a_thousandth_of_the_best(gpus_: str, nics: str | None, nodes: int, fastest: set[str]) -> None:
+    row = of(gpus_, nics, nodes).collectives["all_reduce"]
+
+    assert row.fastest == fastest
+    assert row.fastest < set(row.by_algorithm) or len(row.by_algorithm) == len(fastest)
+
+
+def test_nvls_gathers_inside_one_domain_alone_and_what_it_cannot_add_it_still_gathers() -> None:
+    one, two, fp8 = of("8xH100-SXM"), of("8xH100-SXM", "8x400-IB", 2), of("8xH100-SXM", dtype="float8_e4m3fn")
+
+    assert set(one.collectives["reduce_scatter"].by_algorithm) == set(one.collectives["all_gather"].by_algorithm) == {"ring", "nvls"}
+    assert set(two.collectives["all_gather"].by_algorithm) == set(of("8xA100-SXM").collectives["all_gather"].by_algorithm) == {"ring"}
+    assert set(fp8.collectives["all_gather"].by_algorithm) == {"ring", "nvls"}
+    assert set(fp8.collectives["reduce_scatter"].by_algorithm) == {"ring"}
+    assert set(fp8.collectives["all_reduce"].by_algorithm) == {"ring", "tree"}
+
+
+def test_pat_gathers_over_nodes_of_one_gpu_at_three_quarters_of_the_ring() -> None:
+    lonely, uneven = of("1xH100-SXM", "1x400-IB", 10), ceilings(topology_of("8xH100-SXM", "8x400-IB", 2), range(9), {})
+
+    for name in ("all_gather", "reduce_scatter"):
+        assert line(lonely, name, "pat") == line(lonely, name, "ring") == 50
+        assert attainable(lonely, name, "pat") == pytest.approx(0.75 * 49)
+        assert set(uneven.collectives[name].by_algorithm) == {"ring"}
+
+
+@pytest.mark.parametrize(
+    ("gpus_", "nodes", "environ", "figure"),
+    [
+        ("8xH100-SXM", 2, {}, 2 * 15 / 16 * 370.8 * 8 / 9 * 0.79),
+        ("8xH100-SXM", 4, {}, 2 * 31 / 32 * 370.8 * 8 / 9 * 0.79),
+        ("8xH100-SXM", 4, {"NCCL_NVLS_ENABLE": "0"}, 370.8),
+        ("8xA100-SXM", 4, {}, 240),
+    ],
+)
+def test_sharp_is_what_the_links_bring_to_the_nics(gpus_: str, nodes: int, environ: dict[str, str], figure: float) -> None:
+    found = of(gpus_, "8x400-IB", nodes, environ, sharp=True)
+
+    assert attainable(found, "all_reduce", "collnet") == pytest.approx(figure, rel=1e-4)
+
+
+def test_sharp_between_nodes_of_one_gpu_is_what_the_nics_carry() -> None:
+    assert attainable(of("1xH100-SXM", "1x400-IB", 10, sharp=True), "all_reduce", "collnet") == pytest.approx(2 * 9 / 10 * 50 * 0.72)
+
+
+def test_pingpong_is_a_pairs_own_nic_or_links() -> None:
+    near, far = of("8xH100-SXM").of("pingpong"), of("8xH100-SXM", "8x400-IB", 2).of("pingpong")
+
+    assert (near.line_GBps, near.attainable_GBps, near.limited_by) == (450, pytest.approx(370.8), "GPU's 18 NVLink4")
+    assert (far.line_GBps, far.attainable_GBps, far.limited_by) == (50, pytest.approx(49), "GPU's own 400G InfiniBand")
+
+
+@pytest.mark.parametrize(("gpus_", "figure"), [("8xB200", 2 * 7 / 8 * 721.8 * 8 / 9 * 0.745), ("4xB200", 2 * 3 / 4 * 721.8 * 4 / 5 * 0.745)])
+def test_nvls_on_blackwell_has_one_share_up_to_a_hosts_eight_gpus(gpus_: str, figure: float) -> None:
+    assert attainable(of(gpus_), "all_reduce", "nvls") == pytest.approx(figure)
+
+
+def test_a_lone_gpu_beside_a_whole_node_is_bound_by_the_nic_that_nccl_takes_and_by_no_link() -> None:
+    found = ceilings(topology_of("8xH100-SXM", "8x400-IB", 2), range(9), {}, sharp=True)
+    slot = pcie.rate(5, 16) or 0.0
+    ring, tree, nvls, collnet = (found.of("all_reduce", way) for way in ("ring", "tree", "nvls", "collnet"))
+
+    assert (ring.line_GBps, ring.line_limited_by) == (slot, "GPU's PCIe Gen5 x16 slot")
+    assert (ring.attainable_GBps, ring.limited_by) == (pytest.approx(49), "node's nearest 1x 400G InfiniBand")
+    assert tree.attainable_GBps == nvls.attainable_GBps == pytest.approx(2 * 49 * 8 / 9)
+    assert collnet.attainable_GBps == pytest.approx(2 * 8 / 9 * 50 * 0.72)
+
+
 def test_racks_with_fewer_uplinks_bind() -> None:
     free = ceilings(topology_of("8xH100-SXM", "8x400-IB", 8, racks="2x4"), None, {})
     bound = ceilings(topology_of("8xH100-SXM", "8x400-IB", 8, racks="2x4", oversubscription="4:1"), None, {})

@@ -32,6 +32,8 @@ class Rates:
     """By member: its PCIe slot; infinite where a GPU reaches its NICs over C2C."""
     net: float
     """All NICs that its members may use, each capped by its slot."""
+    net_words: str
+    """What limits `net`: "node's 8x 400G InfiniBand"."""
     near: tuple[float, ...]
     """By member: the NICs nearest to it, capped by its slot."""
     pairs: tuple[tuple[float, ...], ...] | None
@@ -57,8 +59,6 @@ class Domain:
     link_words: str
     """"GPU's 18 NVLink4"."""
     slot_words: str
-    net_words: str
-    """"node's 8x 400G InfiniBand NICs"."""
     near_words: str
     layer: str | None
     """Link layer of the NICs in use."""
@@ -105,9 +105,7 @@ def build(members: Sequence[Member], rules: Rules, at_once: int = 1, shared: Map
     whole = len(members) == 1 or links.joins_all
     slots = [_slot(node, gpu, assumptions, needed=not whole) for node, gpu in members]
     nics = Rails.of(hosts, members, shared)
-    everything, near = nics.rates(effective=False)
-    line = _rates(members, links.line, [slot.line for slot in slots], (everything / at_once, near), whole, effective=False)
-    eff = _rates(members, links.eff, [slot.eff for slot in slots], nics.rates(effective=True), whole, effective=True)
+    line, eff = (_rates(members, links, slots, nics, whole, at_once, effective=effective) for effective in (False, True))
     nvls = rules.nvls and links.switched and whole and len(members) > 1 and all(_nvls(node, gpu) for node, gpu in members)
     return Domain(
         size=len(members),
@@ -121,7 +119,6 @@ def build(members: Sequence[Member], rules: Rules, at_once: int = 1, shared: Map
         hosts=len(hosts),
         link_words=_link_words(gpus, links),
         slot_words=slots[0].words if whole else _pcie_words(slots[0].words, gpus, rules),
-        net_words=nics.words(len(hosts), line.net, sum(line.slots), slots[0].words) + (f", shared by {at_once} groups" if at_once > 1 else ""),
         near_words=nics.near_words(line.near, line.slots, slots[0].words),
         layer=nics.layer,
         net_known=nics.known,
@@ -278,15 +275,21 @@ def _pcie_words(words: str, gpus: Sequence[Gpu], rules: Rules) -> str:
 Links = list[list[float]] | list[float]
 
 
-def _rates(
-    members: Sequence[Member], links: Links, slots: list[float], nics: tuple[float, list[float]], whole: bool, *, effective: bool
-) -> Rates:
+def _rates(members: Sequence[Member], matrix: _Matrix, ways: Sequence[_Slot], nics: Rails, whole: bool, at_once: int, *, effective: bool) -> Rates:
+    links, slots = (matrix.eff, [way.eff for way in ways]) if effective else (matrix.line, [way.line for way in ways])
+    everything, nearest = nics.rates(effective=effective)
+    net = min(everything if effective else everything / at_once, sum(slots))
+    words = nics.words(len({id(node) for node, _gpu in members}), net, sum(slots), ways[0].words, effective=effective)
     sums = tuple(sum(row) if isinstance(row, list) else row for row in links)
-    net = min(nics[0], sum(slots))
-    near = tuple(min(rate, slot) for rate, slot in zip(nics[1], slots, strict=True))
-    cuts = _cuts(members, links, sums, slots, whole, effective=effective)
-    pairs = tuple(tuple(row) for row in links if isinstance(row, list)) or None
-    return Rates(links=sums, slots=tuple(slots), net=net, near=near, pairs=pairs, cuts=cuts)
+    return Rates(
+        links=sums,
+        slots=tuple(slots),
+        net=net,
+        net_words=words + (f", shared by {at_once} groups" if at_once > 1 else ""),
+        near=tuple(min(rate, slot) for rate, slot in zip(nearest, slots, strict=True)),
+        pairs=tuple(tuple(row) for row in links if isinstance(row, list)) or None,
+        cuts=_cuts(members, links, sums, slots, whole, effective=effective),
+    )
 
 
 def _cuts(

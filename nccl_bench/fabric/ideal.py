@@ -247,7 +247,7 @@ def _links_eff(shape: Shape) -> Bound:
 
 
 def _net_eff(shape: Shape) -> Bound:
-    return least(*(Bound(domain.eff.net, domain.net_words) for domain in shape.kinds))
+    return least(*(Bound(domain.eff.net, domain.eff.net_words) for domain in shape.kinds))
 
 
 def _trees_net(shape: Shape) -> Bound | None:

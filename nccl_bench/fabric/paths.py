@@ -21,7 +21,7 @@ def _words(domain: Domain, part: Part) -> str:
 
 def _domain_parts(shape: Shape, effective: bool) -> list[Part]:
     """The partition into domains: what their NICs carry. None where there is one domain."""
-    return [Part(domain.size, _rates(domain, effective).net, domain.net_words) for domain in shape.domains] if shape.many else []
+    return [Part(domain.size, rates.net, rates.net_words) for domain in shape.domains for rates in (_rates(domain, effective),)] if shape.many else []
 
 
 def _rack_parts(shape: Shape, effective: bool) -> tuple[Part, ...]:
@@ -154,7 +154,7 @@ def rooted(shape: Shape, *, effective: bool) -> Bound:
     for domain in shape.kinds:
         rates = _rates(domain, effective)
         own = most(_root(shape, domain, rates, at) for at in range(domain.size)) if domain.size > 1 else None
-        net = bounds.gather_like(n, [Part(domain.size, rates.net, domain.net_words)]) if shape.many else None
+        net = bounds.gather_like(n, [Part(domain.size, rates.net, rates.net_words)]) if shape.many else None
         found.append(least(own, net))
     racks = [bounds.gather_like(n, [part]) for part in _rack_parts(shape, effective)]
     return least(most(found), most(racks) if racks else None)
@@ -197,11 +197,12 @@ def _flows(shape: Shape, pairs: list[tuple[int, int]], *, effective: bool) -> Bo
         for domain, member in ((shape.domains[one], first), (shape.domains[two], second)):
             rates = _rates(domain, effective)
             own = rates.near[member] if effective else min(rates.net, rates.slots[member])
-            found[Bound(own, domain.near_words if effective else domain.net_words)] = None
+            found[Bound(own, domain.near_words if effective else rates.net_words)] = None
     for domain, sent, received in zip(shape.domains, out, into, strict=True):
         busier = max(sent, received)
         if busier:
-            found[Bound(_rates(domain, effective).net / busier, domain.net_words)] = None
+            rates = _rates(domain, effective)
+            found[Bound(rates.net / busier, rates.net_words)] = None
     return least(*found)
 
 

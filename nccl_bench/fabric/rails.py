@@ -47,18 +47,20 @@ class Rails:
         layers = {nic.link_layer for nic in self.used}
         return next(iter(layers)) if len(layers) == 1 else None
 
-    def words(self, hosts: int, net: float, slots: float, slot_words: str) -> str:
+    def words(self, hosts: int, net: float, slots: float, slot_words: str, *, effective: bool) -> str:
         """What limits all NICs together: the GPUs' slots, a NIC's slot, or the NICs themselves."""
         if net >= slots > 0:
             return slot_words
-        slow = [nic for nic in self.used if nic.pcie is not None and _slot_binds(nic)]
+        counted = self.reached if effective else self.used
+        slow = [nic for nic in counted if nic.pcie is not None and _slot_binds(nic)]
         if slow and slow[0].pcie is not None:
             return f"NIC in a Gen{slow[0].pcie.generation} x{slow[0].pcie.width} slot"
         owner = "node's" if hosts == 1 and len(self.by_member) <= MAX_HOST_GPUS else "NVLink domain's"
         kinds: dict[str, int] = {}
-        for nic in self.used:
+        for nic in counted:
             kind = f"{'' if nic.rate_gbit is None else f'{nic.rate_gbit:g}G '}{nic.link_layer or 'NIC'}"
             kinds[kind] = kinds.get(kind, 0) + 1
+        owner += " nearest" if len(counted) < len(self.used) else ""
         return f"{owner} " + " + ".join(f"{count}x {kind}" for kind, count in kinds.items()) if kinds else "no NIC"
 
     def near_words(self, near: Sequence[float], slots: Sequence[float], slot_words: str) -> str:
