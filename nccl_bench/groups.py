@@ -154,7 +154,7 @@ def megatron(
         if world % (etp_size * ep * pp):
             raise UsageError(f"{option}: {world} ranks cannot be shared by etp {etp_size} x ep {ep} x pp {pp}", "Megatron asks that it divides")
         edp = world // (etp_size * ep * pp)
-        if words[-1] != "pp" and (tp * cp * dp != etp_size * ep * edp or tp != etp_size):
+        if words[-1] != "pp" and tp != etp_size:
             raise UsageError(f"{option}: with experts pp is the last of Megatron's order (parallel_state.py)", f"order={MEGATRON_ORDER}")
         named = {"tp": "etp", "ep": "ep", "dp": "edp", "pp": "epp"}
         expert = _without(_ordered({"tp": etp_size, "ep": ep, "dp": edp, "pp": pp, "cp": 1}, words), "cp")
@@ -250,7 +250,7 @@ def _by_rule(mesh: Mesh, axis: str, rule: str, value: str) -> tuple[Ranks, ...]:
     if rule == "ends":
         return tuple((group[0], group[-1]) for group in axis_groups(mesh, value) if len(group) > 1)
     size = int(value) if value.isdecimal() else 0
-    if rule not in ("neighbours", "strided") or not 0 < size <= mesh.size or mesh.size % size:
+    if rule not in ("neighbours", "strided") or size < 1 or mesh.size % size:
         raise UsageError(f"--axis {axis}: no such groups of {mesh.size} ranks", "neighbours=N and strided=N with N a divisor of them, or ends=AXIS")
     if rule == "neighbours":
         return tuple(tuple(range(start, start + size)) for start in range(0, mesh.size, size))

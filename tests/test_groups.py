@@ -1,6 +1,7 @@
 """Groups as frameworks form them: Megatron's own answers for 16 GPUs, and what holds for any sizes."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -110,6 +111,83 @@ def test_what_is_no_mesh_is_refused_in_words(text):
         parse_mesh(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("pp=2,pp=2", "pp is given twice"),
+        ("deepspeed:pp2,order=pp", "'order=pp' is not AXIS=SIZE"),
+        ("tp=2,order=tp", "'order=tp' is not AXIS=SIZE"),
+        ("deepspeed:pp2,cp2,xx3", "no axis is called 'cp' there"),
+        ("nobody:tp2", "no framework is called 'nobody'"),
+        ("a=1048577", "between 1 and 1048576 ranks"),
+    ],
+)
+def test_what_is_wrong_with_a_mesh_is_named(text, words):
+    with pytest.raises(UsageError) as error:
+        parse_mesh(text)
+    assert words in error.value.why
+
+
+def test_the_largest_mesh_that_is_read_has_1048576_ranks():
+    assert parse_mesh("a=1024,b=1024").size == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("mesh", "text", "axes"),
+    [
+        (megatron(), "megatron:tp1,cp1,dp1,pp1", "pp dp cp tp dp_cp world"),
+        (megatron(tp=2, dp=4, ep=2), "megatron:tp2,cp1,dp4,pp1,ep2,etp2", "pp dp cp tp epp edp ep etp dp_cp etp_ep world"),
+        (megatron(tp=4, dp=2, etp=2), "megatron:tp4,cp1,dp2,pp1,ep1,etp2", "pp dp cp tp epp edp ep etp dp_cp etp_ep world"),
+        (megatron(dp=4, etp=2), "megatron:tp1,cp1,dp4,pp1,ep1,etp2", "pp dp cp tp epp edp ep etp dp_cp etp_ep world"),
+        (megatron(dp=2, order=MEGATRON_PP_DP_ORDER), "megatron:tp1,cp1,dp2,pp1,order=tp-cp-ep-pp-dp", "dp pp cp tp dp_cp world"),
+        (deepspeed(), "deepspeed:pp1,dp1,tp1", "pp dp tp world"),
+        (deepspeed(dp=4, ep=2), "deepspeed:pp1,dp4,tp1,ep2", "pp dp tp epp edp ep etp world"),
+        (titan(), "titan:pp1,dp_replicate1,dp_shard1,cp1,tp1", "pp dp_replicate dp_shard cp tp fsdp dp world"),
+        (titan(shard=4, ep=2), "titan:pp1,dp_replicate1,dp_shard4,cp1,tp1,ep2",
+         "pp dp_replicate dp_shard cp tp epp ereplicate efsdp ep fsdp dp world"),
+    ],
+)  # fmt: skip
+def test_a_mesh_is_written_as_it_is_read_and_has_an_expert_grid_where_experts_are_shared(mesh, text, axes):
+    assert (mesh.text, " ".join(mesh.axes)) == (text, axes)
+    assert parse_mesh(text) == mesh
+    assert mesh.size == math.prod(int(size) for size in re.findall(r"(?:pp|dp|cp|tp|_replicate|_shard)(\d+)", text.split(",etp")[0].split(",ep")[0]))
+
+
+def test_experts_are_shared_among_neighbours_of_the_ranks_that_hold_them():
+    deep, titans = deepspeed(pp=2, dp=6, tp=2, ep=2), titan(replicate=2, shard=3, cp=2, ep=2)
+
+    assert (axis_groups(deep, "ep")[:3], len(axis_groups(deep, "ep"))) == (((0, 2), (1, 3), (4, 6)), 12)
+    assert (axis_groups(deep, "edp")[:2], len(axis_groups(deep, "edp"))) == (((0, 4, 8), (1, 5, 9)), 8)
+    assert axis_groups(deep, "etp")[0] == (0, 1)
+    assert axis_groups(deep, "epp")[0] == (0, 12)
+    assert (axis_groups(titans, "ep")[:2], axis_groups(titans, "efsdp")[0]) == (((0, 1), (2, 3)), (0, 2, 4))
+    assert axis_groups(titans, "ereplicate")[0] == (0, 6)
+    for make in (lambda: deepspeed(dp=6, ep=4), lambda: titan(shard=6, ep=4)):
+        with pytest.raises(UsageError, match="ep 4 does not divide"):
+            make()
+
+
+def test_an_axis_may_have_any_name():
+    mesh = parse_mesh("zone=2,yard=3")
+
+    assert axis_groups(mesh, "zone") == ((0, 3), (1, 4), (2, 5))
+    assert axis_groups(mesh, "yard+zone") == axis_groups(mesh, "world") == (tuple(range(6)),)
+    for twice in ("zone+zone", "world+zone"):
+        with pytest.raises(UsageError, match="no such axis"):
+            axis_groups(mesh, twice)
+
+
+def test_rules_take_every_divisor_of_the_ranks_and_nothing_else():
+    mesh = parse_mesh("dp=6")
+
+    assert axis_groups(mesh, "neighbours=6") == (tuple(range(6)),)
+    assert axis_groups(mesh, "strided=6") == tuple((rank,) for rank in range(6))
+    assert axis_groups(mesh, "neighbours=1") == axis_groups(mesh, "strided=6")
+    for wrong in ("neighbours=12", "neighbours=4", "strided=12", "neighbours=0"):
+        with pytest.raises(UsageError, match="no such groups of 6 ranks"):
+            axis_groups(mesh, wrong)
+
+
 def test_an_axis_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="no such axis") as error:
         axis_groups(parse_mesh("dp=2,tp=2"), "pp")
@@ -122,6 +200,9 @@ def test_experts_that_do_not_fit_are_refused():
         megatron(tp=2, dp=3, ep=4)
     with pytest.raises(UsageError, match="pp is the last"):
         megatron(tp=2, dp=8, pp=2, ep=4, etp=1, order=MEGATRON_PP_DP_ORDER)
+    for sizes in ({"dp": 8, "ep": 4}, {"cp": 4, "dp": 2, "ep": 2}):  # the pipeline's stride is 2 and 8, among experts 8 and 4
+        with pytest.raises(UsageError, match="pipeline groups of both grids differ"):
+            megatron(tp=2, pp=2, order=MEGATRON_PP_DP_ORDER, **sizes)
 
 
 small = st.sampled_from([1, 2, 3, 4, 8])
