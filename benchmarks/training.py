@@ -33,7 +33,7 @@ from nccl_bench.training.config import preset
 from nccl_bench.training.cost import End, Setting, cost_of
 from nccl_bench.training.layout import Layout
 from nccl_bench.training.memory import layer_activation_nbytes, memory_of
-from nccl_bench.training.model import Model, step_flops
+from nccl_bench.training.model import Biases, Model, step_flops
 from nccl_bench.training.price import Place, Places, Price, Pricer, cached, one_rank
 from nccl_bench.training.price_expected import expected_pricer
 from nccl_bench.training.price_measured import Curve
@@ -61,7 +61,7 @@ class Row:
 def gpt(hidden: int, layers: int, heads: int, vocab: int) -> Model:
     """A GPT with a plain MLP of 4h and tied embeddings."""
     return Model(name="gpt", hidden=hidden, layers=layers, heads=heads, kv_heads=heads, head_dim=hidden // heads, ffn=4 * hidden, vocab=vocab,
-                 gated=False, tied=True, positions=2048)  # fmt: skip
+                 gated=False, tied=True, positions=2048, biases=Biases(qkv=True, out=True, mlp=True, norms=True))  # fmt: skip
 
 
 def vtrain_rows(folder: Path) -> list[Row]:

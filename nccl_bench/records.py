@@ -38,7 +38,8 @@ class Group:
     slowest: tuple[int, ...] | None = None
     """Ranks of the slowest group, where there are several."""
     spread_frac: float | None = None
-    """(slowest - fastest group) / fastest, medians."""
+    """(slowest - fastest group) / slowest, of the mean time of each group's slowest rank: 0 to 1, the share of the slowest group's time
+    in which the fastest is done already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,7 +227,12 @@ def test_megatrons_experts_have_its_own_defaults_and_pattern(tmp_path):
     wide = int(4 * 1024 * 2 / 3 / 64) * 64
 
     attention, dense, router = 4 * 1024 * 1024, 3 * 1024 * wide, 8 * 1024
-    assert found["params"] == 2 * 1000 * 1024 // 2 + 1024 + 4 * (attention + 2048) + dense + 3 * (8 * dense + router)
+    norm, biases = 2 * 1024, 4 * 4 * 1024 + 2 * wide + 1024  # LayerNorm, and biases but of experts, are Megatron's default
+    assert found["params"] == 1000 * 1024 + norm + 4 * (attention + 2 * norm) + dense + 3 * (8 * dense + router) + biases
+    assert any("biases of experts" in row["value"] for row in found["assumptions"])
+    (tmp_path / "c").write_text(f"{script.split(' --num-experts')[0]} --disable-bias-linear --normalization RMSNorm --max-position-embeddings 512")
+    bare = document("plan", "--megatron-args", tmp_path / "c", "--world", "8", "--gpus-per-node", "8")
+    assert bare["params"] == (1000 + 512) * 1024 + 1024 + 4 * (attention + 2048 + dense)
     (tmp_path / "b").write_text("--hidden-size 8 --cp-comm-type a2a+p2p")
     assert "a2a+p2p has no price" in run("plan", "--megatron-args", tmp_path / "b", "--world", "8", "--gpus-per-node", "8").stderr
 

@@ -49,8 +49,30 @@ KNOWN = {
 def test_a_public_config_gives_the_parameters_that_are_printed(name):
     record, printed = KNOWN[name]
 
-    # Biases are not counted: up to 0.2 % of small models.
-    assert from_config(record, name).params == pytest.approx(printed, rel=2.5e-3)
+    # gpt-oss' experts have biases that are not counted.
+    assert from_config(record, name).params == pytest.approx(printed, rel=4e-4 if name.startswith("gpt-oss") else 6e-5)
+
+
+@pytest.mark.parametrize(
+    ("record", "params"),
+    [
+        (KNOWN["gpt2 124M"][0], 124_439_808),
+        (KNOWN["gpt-neox-20b"][0], 20_554_567_680),
+        (KNOWN["qwen2.5-7b"][0], 7_615_616_512),
+        (config("starcoder2", 3072, 30, 24, 49152, num_key_value_heads=2, intermediate_size=12288, hidden_act="gelu_pytorch_tanh"), 3_030_371_328),
+    ],
+)
+def test_biases_are_counted_where_the_family_has_them(record, params):
+    """The sums of the checkpoints' tensors, to the last one."""
+    assert from_config(record, "model").params == params
+
+
+def test_biases_do_not_multiply_and_follow_their_keys():
+    plain = from_config(config("llama", 64, 2, 4, 100, intermediate_size=128), "m")
+    biased = from_config(config("llama", 64, 2, 4, 100, intermediate_size=128, attention_bias=True, mlp_bias=True), "m")
+
+    assert biased.params - plain.params == 2 * (4 * 64 + 2 * 128 + 64)
+    assert biased.multiplying_params == plain.multiplying_params
 
 
 def test_layers_without_experts_are_where_the_config_puts_them():

@@ -3,12 +3,14 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from nccl_bench.errors import UsageError
 from nccl_bench.fabric import spec
-from nccl_bench.groups import even_seats, megatron, parse_mesh
+from nccl_bench.groups import even_seats, kind_of, megatron, parse_mesh
+from nccl_bench.measure.points import group_of_case
 from nccl_bench.records import Group, Point, Times
 from nccl_bench.report import tables
 from nccl_bench.report.bill import lines_of, search_lines
@@ -159,7 +161,8 @@ def test_contention_slowdown_and_products_are_told_at_the_end():
     seen.add(point(100.0, kind="gemm", special="qkv 1000x1000x1000", details={"m": 1000, "n": 1000, "k": 1000}))
     text = seen.text()
 
-    assert "all 8 groups at once take 2.00 times one alone (one batch: no interval); slowest ranks 1,9, 25 % behind the fastest" in text
+    assert "all 8 groups at once take 2.00 times one alone (one batch: no interval); slowest ranks 1,9, the fastest group" in text
+    assert "the fastest group is done 25 % earlier" in text
     noisy, sure = Contention(), Contention()
     for seen, (low, high) in ((noisy, (50.0, 400.0)), (sure, (190.0, 210.0))):
         seen.add(replace(point(200.0), time_us=Times(median=200.0, mean=200.0, min=1.0, max=1.0, ci_low=low, ci_high=high)))
@@ -168,3 +171,12 @@ def test_contention_slowdown_and_products_are_told_at_the_end():
     assert "2.00 times one alone (1.81 to 2.21)" in sure.text()
     assert "together 150 µs: 1.50 times the longer one" in text
     assert "qkv 1000x1000x1000 float32: 100 µs, 20 TFLOPS" in text
+
+
+def test_the_spread_of_groups_is_a_share_of_the_slowest_groups_time():
+    kind = kind_of(parse_mesh("dp=2,tp=2"), "tp")
+    case = SimpleNamespace(axis="tp", n_ranks=2)
+    found = group_of_case(case, kind, [10.0, 8.0, 40.0, 38.0])
+
+    assert (found.slowest, found.n_groups) == ((2, 3), 2)
+    assert found.spread_frac == pytest.approx(0.75)  # done in 10 of 40 µs, not "300 % behind"

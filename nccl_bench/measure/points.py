@@ -72,4 +72,4 @@ def group_of_case(case: Case, kind: Kind, own_us: Sequence[float]) -> Group:
     if len(ran) < 2:
         return Group(axis=case.axis, size=case.n_ranks, n_groups=max(1, len(ran)))
     slowest, fastest = max(ran), min(ran)
-    return Group(axis=case.axis, size=case.n_ranks, n_groups=len(ran), slowest=slowest[1], spread_frac=slowest[0] / fastest[0] - 1)
+    return Group(axis=case.axis, size=case.n_ranks, n_groups=len(ran), slowest=slowest[1], spread_frac=1 - fastest[0] / slowest[0])

@@ -85,7 +85,7 @@ def _slowest(point: Point) -> str:
     group = point.group
     if group is None or group.slowest is None or group.spread_frac is None:
         return ""
-    return f"; slowest ranks {','.join(map(str, group.slowest[:8]))}, {100 * group.spread_frac:.0f} % behind the fastest"
+    return f"; slowest ranks {','.join(map(str, group.slowest[:8]))}, the fastest group is done {100 * group.spread_frac:.0f} % earlier"
 
 
 def _together(point: Point) -> str:

@@ -130,7 +130,7 @@ def _worst_group(views: Sequence[View], owned: Sequence[tuple[View, Curve]]) -> 
         largest = max(group.nbytes for group in groups)
         worst = max((group for group in groups if group.nbytes == largest), key=lambda group: group.spread_frac)
         who = f"axis {worst.axis}, {worst.collective}: slowest of {worst.n_groups} is ranks {_ranks(worst.slowest)}; {_like(worst.spread_frac)}"
-        return Number(label="slowest against fastest group, time", value=_percent(worst.spread_frac), expected=who)
+        return Number(label="fastest group done earlier than the slowest", value=_percent(worst.spread_frac), expected=who)
     for view in views:
         times = axis_times(view)
         if len(times) > 2:

@@ -238,7 +238,7 @@ def groups(views: Sequence[View]) -> Table | None:
         for group in view.groups
     )
     more = ("at once against one alone",) if some else ()
-    columns = ("axis", "collective", "size", "groups", "slowest against fastest", "ranks of the slowest", *more)
+    columns = ("axis", "collective", "size", "groups", "fastest done earlier by", "ranks of the slowest", *more)
     flags = (False, False, True, True, True, False, *((True,) if some else ()))
     return Table(columns=columns, numbers=flags, rows=rows[:MAX_DIGEST], note=left_out(len(rows), MAX_DIGEST)) if rows else None
 

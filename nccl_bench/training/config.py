@@ -12,7 +12,7 @@ from typing import Any
 
 from nccl_bench.errors import DataError, UsageError
 from nccl_bench.inputs import read_json
-from nccl_bench.training.model import Mla, Model
+from nccl_bench.training.model import Biases, Mla, Model
 
 MAX_CONFIG_NBYTES = 4 << 20
 _PLAIN_ACTIVATIONS = ("gelu", "relu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu2")
@@ -24,6 +24,12 @@ _TIED_TYPES = ("gpt2", "opt", "bloom", "gpt_bigcode", "mpt", "falcon", "starcode
 """Families whose class leaves transformers' default of tie_word_embeddings (true); the others set it to false."""
 _FOUR_TIMES = ("gpt2", "gpt_neo", "gptj", "codegen", "bloom", "mpt", "falcon", "gpt_bigcode")
 """Families whose MLP is 4 h wide where the config says nothing."""
+_LAYER_NORMS = ("gpt2", "gpt_neox", "opt", "bloom", "gpt_bigcode", "gptj", "falcon", "starcoder2", "phi", "codegen", "gpt_neo", "stablelm")
+"""Families whose norms are LayerNorms with a bias."""
+_BIASED = ("gpt2", "opt", "bloom", "gpt_bigcode", "phi")
+"""Families with a bias on every projection."""
+_SWITCHED = {"starcoder2": ("use_bias", True), "falcon": ("bias", False), "opt": ("enable_bias", True), "gpt_neox": ("attention_bias", True)}
+"""Families where one key says so for all, and its default."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K = ("num_experts_per_tok", "moe_topk", "num_experts_per_token", "moe_k", "experts_per_token", "moe_top_k")
 _NOT_DENSE = ("expert", "moe")
@@ -55,13 +61,14 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
         vocab=read.need("vocab_size"),
         gated=_gated(config, kind),
         tied=bool(config.get("tie_word_embeddings", kind in _TIED_TYPES)),
-        positions=(read.get("n_positions", "max_position_embeddings") or 0) if kind in ("gpt2", "opt", "gpt_neo", "gpt_bigcode") else 0,
+        positions=_positions(read, kind),
         experts=experts,
         top_k=read.need(*_TOP_K) if experts else 0,
         moe_ffn=moe_ffn,
         shared_ffn=_shared(read, kind, moe_ffn) if experts else 0,
         dense_at=_dense_at(config, read, layers) if experts else frozenset(),
         mla=_mla(config, read),
+        biases=_biases(config, kind),
         notes=_notes(config, read),
     )
 
@@ -97,6 +104,26 @@ def _ffn(config: Mapping[str, Any], read: _Reader, kind: str, hidden: int) -> in
 def _gated(config: Mapping[str, Any], kind: str) -> bool:
     act = str(config.get("hidden_act", config.get("activation_function", config.get("hidden_activation", "silu"))))
     return kind in _GATED_TYPES or (kind not in _PLAIN_TYPES and act not in _PLAIN_ACTIVATIONS)
+
+
+def _positions(read: _Reader, kind: str) -> int:
+    """Learned positions; elsewhere they are rotated in, and have no weights."""
+    keys = ("n_positions", "max_position_embeddings") if kind in ("gpt2", "opt", "gpt_neo", "gpt_bigcode") else ("learned_positions",)
+    return read.get(*keys) or 0
+
+
+def _biases(config: Mapping[str, Any], kind: str) -> Biases:
+    """Biases by family, and by the keys that switch them (transformers models/*/modeling_*.py)."""
+    norms = kind in _LAYER_NORMS or bool(config.get("layer_norm"))
+    if kind in _BIASED or (kind in _SWITCHED and config.get(_SWITCHED[kind][0], _SWITCHED[kind][1])):
+        return Biases(qkv=True, out=True, mlp=True, norms=norms)
+    if kind in ("gptj", "codegen"):
+        return Biases(mlp=True, norms=norms)
+    if kind == "gpt_neo":
+        return Biases(out=True, mlp=True, norms=norms)
+    attention = bool(config.get("attention_bias", kind == "gpt_oss"))
+    return Biases(qkv=attention or bool(config.get("qkv_bias")) or kind in ("qwen2", "qwen2_moe"), out=attention and kind != "glm",
+                  mlp=bool(config.get("mlp_bias")), norms=norms)  # fmt: skip
 
 
 def _kv_heads(config: Mapping[str, Any], read: _Reader, kind: str, heads: int) -> int:
@@ -136,6 +163,8 @@ def _notes(config: Mapping[str, Any], read: _Reader) -> tuple[str, ...]:
         notes.append("attention windows: attention is counted over the whole sequence")
     if read.get("num_nextn_predict_layers"):
         notes.append("layers for multi-token prediction are not counted")
+    if config.get("num_experts", config.get("num_local_experts")) and (config.get("mlp_bias") or config.get("model_type") == "gpt_oss"):
+        notes.append("biases of experts are not counted")
     if config.get("vision_config"):
         notes.append("the vision part is not counted")
     return tuple(notes)

@@ -75,8 +75,15 @@ _MODEL = {
     "padded-vocab-size": "vocab_size", "num-experts": "num_experts", "moe-router-topk": "num_experts_per_tok",
     "moe-ffn-hidden-size": "moe_intermediate_size", "moe-shared-expert-intermediate-size": "shared_expert_intermediate_size",
     "q-lora-rank": "q_lora_rank", "kv-lora-rank": "kv_lora_rank", "qk-head-dim": "qk_nope_head_dim", "qk-pos-emb-head-dim": "qk_rope_head_dim",
-    "v-head-dim": "v_head_dim",
+    "v-head-dim": "v_head_dim", "max-position-embeddings": "max_position_embeddings",
 }  # fmt: skip
+_MODEL_FLAGS: dict[str, Values] = {
+    "swiglu": {"hidden_act": "silu"},
+    "disable-bias-linear": {"add_bias_linear": False},
+    "add-qkv-bias": {"qkv_bias": True},
+    "use-rotary-position-embeddings": {"position_embedding_type": "rope"},
+    "untie-embeddings-and-output-weights": {"tie_word_embeddings": False},
+}
 _FLAGS: dict[str, Values] = {
     "sequence-parallel": {"sp": True},
     "use-distributed-optimizer": {"dist_opt": True},
@@ -116,6 +123,8 @@ def megatron(path: Path) -> FromFile:
             at[_SIZES[name]] = _int(path, name, value)
         elif name in _MODEL:
             model[_MODEL[name]] = _int(path, name, value)
+        elif name in _MODEL_FLAGS:
+            model |= _MODEL_FLAGS[name]
         elif not _special(path, name, value, at, model):
             unknown.append(f"--{name}")
     _refuse_strangers(path, len(given), len(unknown), "--megatron-args", "arguments of Megatron-LM, as --tensor-model-parallel-size 8")
@@ -144,9 +153,14 @@ def _expanded(text: str) -> str:
 
 
 def _megatron_model(model: Values) -> Values:
-    """With Megatron's own defaults (arguments.py:1319-1329; --moe-router-topk 2); empty where the arguments hold no model."""
+    """With Megatron's own defaults (arguments.py:1319-1329; --moe-router-topk 2; biases, LayerNorm and learned positions unless told
+    otherwise, transformer_config.py:212-256, gpt.py:175); empty where the arguments hold no model."""
     if "hidden_size" not in model:
         return {}
+    model["attention_bias"] = model["mlp_bias"] = model.pop("add_bias_linear", True)
+    model.setdefault("layer_norm", True)
+    if model.pop("position_embedding_type", "learned_absolute") == "learned_absolute":
+        model["learned_positions"] = model.get("max_position_embeddings", 0)
     wide = int(4 * model["hidden_size"] * 2 / 3 / 64) * 64 if model["hidden_act"] == "silu" else 4 * model["hidden_size"]
     model.setdefault("intermediate_size", wide)
     if model.get("num_experts"):
@@ -169,10 +183,10 @@ def _arguments(words: list[str]) -> list[tuple[str, str | None]]:
 
 def _special(path: Path, name: str, value: str | None, at: Values, model: Values) -> bool:
     match name:
-        case "swiglu":
-            model["hidden_act"] = "silu"
-        case "untie-embeddings-and-output-weights":
-            model["tie_word_embeddings"] = False
+        case "normalization":
+            model["layer_norm"] = value != "RMSNorm"
+        case "position-embedding-type":
+            model["position_embedding_type"] = value
         case "group-query-attention" | "multi-latent-attention" | "distributed-backend" | "transformer-impl":
             pass  # the sizes say it, or it has no price
         case "recompute-granularity":

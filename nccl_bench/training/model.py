@@ -31,6 +31,18 @@ class Mla:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Biases:
+    """Which parts of a layer add a bias."""
+
+    qkv: bool = False
+    out: bool = False
+    mlp: bool = False
+    """Of dense layers; what experts add is not counted."""
+    norms: bool = False
+    """LayerNorm has one, RMSNorm has not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A decoder-only transformer."""
 
@@ -56,6 +68,7 @@ class Model:
     dense_at: frozenset[int] = frozenset()
     """Layers without experts, where the model has experts."""
     mla: Mla | None = None
+    biases: Biases = Biases()
     notes: tuple[str, ...] = ()
     """What the arithmetic leaves out of this model, in words."""
 
@@ -87,6 +100,18 @@ class Model:
         query = h * a.q_lora + a.q_lora * n * qk if a.q_lora else h * n * qk
         return query + h * (a.kv_lora + a.qk_rope) + a.kv_lora * n * (a.qk_nope + a.v_dim) + n * a.v_dim * h
 
+    def bias_params(self, moe: bool) -> int:
+        """Biases of a layer but for its norms': of the projections, and of the matrices of a dense MLP."""
+        has, h = self.biases, self.hidden
+        found = (self.heads + 2 * self.kv_heads) * self.head_dim if has.qkv else 0
+        found += h if has.out else 0
+        return found + ((self.mlp_matrices - 1) * self.ffn + h if has.mlp and not moe else 0)
+
+    @property
+    def norm_params(self) -> int:
+        """Of one norm: weights, and a LayerNorm's biases."""
+        return self.hidden * (2 if self.biases.norms else 1)
+
     def head_dims(self) -> tuple[int, int]:
         """Dimensions of a head's keys and of its values; MLA's differ, and are expanded for every head in training."""
         return (self.head_dim, self.head_dim) if self.mla is None else (self.mla.qk_nope + self.mla.qk_rope, self.mla.v_dim)
@@ -104,12 +129,12 @@ class Model:
         return _count_moe(layers, self.dense_at) if self.experts else 0
 
     def resident_params(self, layer: int) -> int:
-        """Weights of a layer without its routed experts: attention, two norms, dense MLP or router and shared experts."""
+        """Weights of a layer without its routed experts: attention, two norms, dense MLP or router and shared experts, biases."""
         return self.resident_of(self.is_moe(layer))
 
     def resident_of(self, moe: bool) -> int:
         """The same, for any layer of that kind."""
-        base = self.attention_params() + 2 * self.hidden
+        base = self.attention_params() + 2 * self.norm_params + self.bias_params(moe)
         if not moe:
             return base + self.dense_mlp_params()
         return base + self.hidden * self.experts + self.mlp_matrices * self.hidden * self.shared_ffn
@@ -131,12 +156,12 @@ class Model:
     def params(self) -> int:
         """All weights."""
         head = 0 if self.tied else self.vocab * self.hidden
-        return sum(self.layer_params(i) for i in range(self.layers)) + self.embedding_params + head + self.hidden
+        return sum(self.layer_params(i) for i in range(self.layers)) + self.embedding_params + head + self.norm_params
 
     @property
     def multiplying_params(self) -> int:
         """Weights that multiply each token: active ones and the head, not the input embedding (a look-up)."""
-        return sum(self.active_layer_params(i) for i in range(self.layers)) + self.vocab * self.hidden
+        return sum(self.active_layer_params(i) - self.bias_params(self.is_moe(i)) for i in range(self.layers)) + self.vocab * self.hidden
 
     def attention_flops(self, seq: int) -> int:
         """Forward FLOPs a token and layer of scores and values over a full sequence: 4 n d s (MLA: 2 n s (qk + v))."""

@@ -121,7 +121,7 @@ def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[
                 calls += [_call("head backward", "all_gather", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
                 calls += [_call("head backward", "reduce_scatter", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
         if at.framework == "megatron":
-            norms = (2 * len(stage.layers) + (1 if stage.last else 0)) * model.hidden * at.grad_nbytes
+            norms = (2 * len(stage.layers) + (1 if stage.last else 0)) * model.norm_params * at.grad_nbytes
             why = "synchronous, once a step"
             calls += [_call("norm gradients", "all_reduce", "tp", norms, 1, "exposed", why, "megatron finalize_model_grads.py:415-474", False,
                             at.grad_type)]  # fmt: skip

@@ -25,10 +25,10 @@ class Weights:
 
 def weights_of(model: Model, layout: Layout, stage: Stage) -> Weights:
     """The weights of a rank of this stage (Psi). Norms, which tensor parallelism does not shard, are counted in full."""
-    norms = 2 * model.hidden * len(stage.layers) + (model.hidden if stage.last else 0)
+    norms = model.norm_params * (2 * len(stage.layers) + (1 if stage.last else 0))
     moe_layers = model.n_moe(stage.layers)
     dense_layers = len(stage.layers) - moe_layers
-    shared = dense_layers * model.resident_of(False) + moe_layers * model.resident_of(True) - 2 * model.hidden * len(stage.layers)
+    shared = dense_layers * model.resident_of(False) + moe_layers * model.resident_of(True) - 2 * model.norm_params * len(stage.layers)
     shared += model.embedding_params if stage.first else 0
     # A tied head is the embedding itself where one rank has both, and a second copy elsewhere.
     shared += model.vocab * model.hidden if stage.last and not (model.tied and stage.first) else 0
@@ -38,7 +38,8 @@ def weights_of(model: Model, layout: Layout, stage: Stage) -> Weights:
 
 def block_params(model: Model, layout: Layout, layer: int) -> tuple[int, int]:
     """(dense, routed experts) parameters of one block on a rank before FSDP shards it."""
-    dense = (model.resident_params(layer) - 2 * model.hidden) // layout.tp + 2 * model.hidden
+    norms = 2 * model.norm_params
+    dense = (model.resident_params(layer) - norms) // layout.tp + norms
     experts = model.experts * model.expert_params() // (layout.ep * layout.expert_tp) if model.is_moe(layer) else 0
     return dense, experts
 
@@ -51,4 +52,4 @@ def root_parts(model: Model, layout: Layout, stage: Stage) -> tuple[int, ...]:
 
 def root_params(model: Model, layout: Layout, stage: Stage) -> int:
     """Parameters outside blocks, the FSDP root's: embedding, head and last norm."""
-    return sum(root_parts(model, layout, stage)) + (model.hidden if stage.last else 0)
+    return sum(root_parts(model, layout, stage)) + (model.norm_params if stage.last else 0)
