@@ -26,13 +26,14 @@ ROOT = Path(__file__).parent.parent
 SIZES = (1024, 65536, 1048576)
 METHODS = ("script", "param", "bare", "rotated")
 Row = tuple[str, str, str]
+ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> tuple[str, float]:
     """(stdout, seconds) of a process that must end 0."""
     began = time.monotonic()
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=cwd, env=ENVIRON
     )
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} ended {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
@@ -161,7 +162,7 @@ def memory(options: argparse.Namespace, folder: Path) -> list[Row]:
             str(out),
             "--no-progress",
         ]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRON) as process:
             peaks: dict[int, float] = {}
             while process.poll() is None:
                 for pid in family(process.pid):
