@@ -310,3 +310,44 @@ def test_tensor_parallelism_across_nodes_that_was_not_measured_is_called_uncerta
     assert len(wide["notes"]) == 1
     assert narrow["notes"] == []
     assert any(row["name"] == "TP calls of the backward" for row in wide["assumptions"])
+
+
+def test_options_without_effect_and_gpus_that_stand_idle_are_said():
+    common = ("plan", "--preset", "llama3-8b", *HARDWARE, "--gbs", "64")
+    idle = ("--world", "32", "--tp", "8", "--gemm-eff", "0.7", "--gpu-hour-price", "2")
+    shown, found = run(*common, *idle).stdout, document(*common, *idle)
+
+    assert "32 of the 64 GPUs named stand idle: 768 GPU-hours a day, 1536 in money" in shown
+    assert found["cost"]["gpu_hours_idle_per_day"] == 768
+    assert found["cost"]["money_idle_per_day"] == 1536
+    assert any("stand idle" in note for note in found["notes"])
+    full = document(*common, "--tp", "8", "--gemm-eff", "0.7")
+    assert (full["notes"], full["cost"]["gpu_hours_idle_per_day"]) == ([], 0)
+    said = document(*common, "--sp", "--tp", "1", "--tokens", "1T", "--gpu-hour-price", "2", "--peak", "900", "--hbm", "3000")["notes"]
+    assert "no effect without a step time: --tokens --peak --hbm --gpu-hour-price" in said
+    assert any("--sp" in note and "no TP" in note for note in said)
+    assert "SP" not in run(*common, "--sp", "--tp", "1").stdout.splitlines()[0].split()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("plan", "--cp-comm", "a2a"), "--cp-comm a2a without --cp"),
+        (("plan", "--cp", "2", "--cp-comm", "a2a+p2p"), "groups of two kinds within CP"),
+        (("plan", "--cp", "2", "--framework", "fsdp2", "--cp-comm", "p2p"), "torchtitan gathers keys and values"),
+        (("search", "--gemm-eff", "0.7", "--cp-comm", "a2a"), "--cp-comm a2a without CP"),
+    ],
+)
+def test_ways_of_context_parallelism_that_do_not_apply_are_refused(options, word):
+    done = run(options[0], "--preset", "llama3-8b", *HARDWARE, "--gbs", "64", *options[1:])
+
+    assert done.returncode == 2
+    assert word in done.stderr
+
+
+def test_search_says_what_the_first_layout_costs():
+    money = ("--gpu-hour-price", "2", "--tokens", "1T")
+    shown = run("search", *LLAMA, *HARDWARE, "--gemm-eff", "0.7", "--fix", "tp=8,mbs=1", "--top", "2", *money).stdout
+
+    assert "GPU-hours a day" in shown
+    assert "the whole training" in shown

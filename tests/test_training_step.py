@@ -410,3 +410,57 @@ def test_fsdp2_calls_what_torch_calls_on_a_fake_process_group(micro_batches, sha
         ours[collective, nbytes] += count
     theirs = Counter((name, nbytes) for name, sizes in seen.items() for nbytes in sizes)
     assert theirs == ours
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("layout", "own"),
+    [
+        (Layout(framework="megatron", tp=2, pp=2, cp=2, dp=2, ep=2, sp=True, gbs=8, seq=512), ("megatron", "TE")),
+        (Layout(framework="fsdp2", tp=2, pp=2, cp=2, dp=2, ep=2, gbs=8, seq=512), ("torchtitan", "torch")),
+        (Layout(framework="deepspeed", zero=1, pp=2, dp=4, ep=2, gbs=8, seq=512), ("deepspeed",)),
+    ],
+)
+def test_every_row_cites_its_own_frameworks_source(layout, own):
+    """DeepSpeed's tensor parallelism is Megatron-DeepSpeed's, and is left out here."""
+    model = preset("mixtral-8x7b")
+    checked(layout, model)
+    for stage in stages_of(layout, model):
+        for call in step_calls(model, layout, stage):
+            assert call.source.split()[0] in own, (call.kind, call.source)
+
+
+@pytest.mark.pure
+def test_each_framework_exchanges_experts_tokens_in_its_own_way():
+    """Megatron gathers counts and sends probabilities; torchtitan exchanges counts on the EP group; DeepSpeed's capacity is fixed."""
+    model = preset("mixtral-8x7b")
+    sizes = {"dp": 4, "ep": 4, "gbs": 4, "seq": 512}
+    found = {}
+    for framework in ("megatron", "fsdp2", "deepspeed"):
+        rows = counted(model, Layout(framework=framework, **sizes))
+        found[framework] = {(kind, name): row for (kind, name, axis), row in rows.items() if kind.startswith("EP ")}
+    token = 512 * 2 * 4096 * 2
+
+    assert {name for kind, name in found["megatron"] if kind == "EP counts"} == {"all_gather"}
+    assert found["fsdp2"]["EP counts", "all_to_all"] == (32, 8 * 8)
+    assert not any("counts" in kind or "probabilities" in kind for kind, _name in found["deepspeed"])
+    assert not any("probabilities" in kind for kind, _name in found["fsdp2"])
+    assert {rows["EP dispatch", "all_to_all"] for rows in found.values()} == {(32, token)}
+
+
+@pytest.mark.pure
+def test_torchtitan_gathers_keys_and_values_and_ties_nothing_over_a_pipeline():
+    llama = preset("llama3-8b")
+    rows = counted(llama, Layout(framework="fsdp2", cp=2, dp=1, gbs=1, seq=8192))
+    local = 4096 * 8 * 128 * 2
+
+    context = {(kind, name): row for (kind, name, axis), row in rows.items() if axis == "cp"}
+    assert context == {("CP forward", "all_gather"): (64, 2 * local), ("CP backward", "reduce_scatter"): (64, 2 * local)}
+    assert "ties no embeddings" in why_not(Layout(framework="fsdp2", pp=2, gbs=2), replace(llama, tied=True))
+
+
+@pytest.mark.pure
+def test_a_layout_says_the_experts_tensor_parallelism_where_it_is_given_and_no_sequence_parallelism_without_tp():
+    assert "ETP1" in Layout(tp=8, etp=1, sp=True).text()
+    assert "ETP" not in Layout(tp=8, sp=True).text()
+    assert "SP" not in Layout(tp=1, sp=True).text().split()

@@ -34,7 +34,7 @@ def plan(
     vpp: o.Vpp = None,
     pp_layout: o.PpLayout = None,
     cp: o.Cp = None,
-    cp_comm: o.CpComm = "p2p",
+    cp_comm: o.CpComm = None,
     ep: o.Ep = None,
     etp: o.Etp = None,
     dp: o.Dp = None,
@@ -72,6 +72,7 @@ def plan(
     given = o.given_of(locals())
     from nccl_bench.cli.files import check_writable
     from nccl_bench.cli.training_inputs import inputs_of
+    from nccl_bench.cli.training_notes import said_of
     from nccl_bench.training.document import assumptions_of, plan_json
     from nccl_bench.training.plan import answer
     from nccl_bench.training.rules import checked
@@ -83,14 +84,16 @@ def plan(
         _emit(inputs, emit)
     found = answer(inputs.model, layout, inputs.fabric, inputs.basis)
     assumed = assumptions_of(layout, inputs.fabric, inputs.basis, inputs.assumptions)
+    said = said_of(given, inputs, timed=found.cost.step_s is not None)
     if as_json:
         document = plan_json(found, inputs.fabric, inputs.money, assumed)
+        document["notes"] += said
         sys.stdout.write(json.dumps({**document, "unknown_keys": list(inputs.unknown), "not_nccl": inputs.not_nccl}, indent=1) + "\n")
         return
     from nccl_bench.report.bill import lines_of, write_lines
 
     lines = lines_of(found, inputs.fabric, inputs.money, assumed, wide=wide)
-    write_lines(with_warnings(inputs, lines), sys.stdout)
+    write_lines(with_warnings(inputs, [*lines, *said]), sys.stdout)
 
 
 def with_warnings(inputs: Inputs, lines: list[str]) -> list[str]:

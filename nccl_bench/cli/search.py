@@ -30,7 +30,7 @@ def search(
     gbs: o.Gbs = None,
     flash: o.Flash = True,
     cp: o.Cp = None,
-    cp_comm: o.CpComm = "p2p",
+    cp_comm: o.CpComm = None,
     ep: o.Ep = None,
     etp: o.Etp = None,
     hsdp: o.Hsdp = None,
@@ -65,20 +65,26 @@ def search(
     given = o.given_of(locals())
     from nccl_bench.cli.files import check_writable
     from nccl_bench.cli.training_inputs import inputs_of
+    from nccl_bench.cli.training_notes import said_of
     from nccl_bench.training.document import assumptions_of, plan_json
     from nccl_bench.training.search import search as find
 
     check_writable(chart, "--chart")
     inputs = inputs_of(given, sized=False)
     fixed = _fixed(fix or [], given)
+    if cp_comm is not None and fixed.get("cp", 1) == 1:
+        raise UsageError(f"--cp-comm {cp_comm} without CP", "search tries context parallelism where --cp says how wide: --cp 2")
     found = find(
         inputs.model, inputs.layout, inputs.world, inputs.fabric, inputs.basis, top=top, fixed=fixed, max_tp=max_tp, per_node=inputs.per_node,
         recompute=recompute,
     )  # fmt: skip
+    said = said_of(given, inputs, timed=True)
     documents = []
     for row in found.answers if chart is not None or as_json else ():
         assumed = assumptions_of(row.layout, inputs.fabric, inputs.basis, inputs.assumptions)
-        documents.append({**plan_json(row, inputs.fabric, inputs.money, assumed), "tie_group": row.tie_group, "not_nccl": inputs.not_nccl})
+        document = plan_json(row, inputs.fabric, inputs.money, assumed)
+        document["notes"] += said
+        documents.append({**document, "tie_group": row.tie_group, "not_nccl": inputs.not_nccl})
     if chart is not None:
         from nccl_bench.report.pictures_layouts import write_chart
 
@@ -89,7 +95,7 @@ def search(
     from nccl_bench.cli.plan import with_warnings
     from nccl_bench.report.bill import search_lines, write_lines
 
-    write_lines(with_warnings(inputs, search_lines(found, inputs.fabric)), sys.stdout)
+    write_lines(with_warnings(inputs, [*search_lines(found, inputs.fabric, inputs.money), *said]), sys.stdout)
 
 
 def _fixed(texts: list[str], given: o.Given) -> dict[str, int]:

@@ -51,6 +51,8 @@ class _Hardware:
     header: RunHeader | None
     points: tuple[Point, ...]
     gpu: str | None
+    n_named: int
+    """GPUs that --gpus and --nodes name; 0 without them."""
 
 
 def inputs_of(given: Given, *, sized: bool = True) -> Inputs:
@@ -76,6 +78,7 @@ def inputs_of(given: Given, *, sized: bool = True) -> Inputs:
         gpu_hour_price=_checked_price(given.gpu_hour_price),
         tokens=_tokens(given.tokens),
         observed_step_s=_positive("--observed-step", given.observed_step),
+        idle_gpus=max(0, hardware.n_named - world),
     )
     not_nccl = hardware.header is not None and (hardware.header.not_nccl or hardware.header.shared_gpu)
     return Inputs(model=model, layout=layout, fabric=fabric, basis=given.flop_basis, money=money, assumptions=tuple(assumptions), world=world,
@@ -129,7 +132,9 @@ def _layout(given: Given, source: files.FromFile | None, assumptions: list[Assum
     )
     values |= {name: value for name in options if (value := getattr(given, name)) is not None}
     values |= {name: True for name in ("sp", "dist_opt", "fp8", "no_sync") if getattr(given, name)}
-    values |= {"cp_comm": given.cp_comm} if given.cp_comm != "p2p" else {}
+    values |= {"cp_comm": given.cp_comm} if given.cp_comm is not None else {}
+    if given.cp_comm is None and values.get("cp", 1) == 1:
+        values.pop("cp_comm", None)  # of a file: how it would talk
     values["flash"] = given.flash
     if given.overlap is not None:
         values["overlap"] = _overlaps(given.overlap)
@@ -201,7 +206,9 @@ def _hardware(given: Given, layout: Layout) -> _Hardware:
     elif given.nics is not None or (given.nodes is not None and given.world is None and given.gpus_per_node is None):
         raise UsageError("--nics and --nodes go with --gpus", "for example --gpus 8xH100-SXM --nics 8x400-IB --nodes 8")
     seats = _seats(given, layout, topology, header)
-    return _Hardware(seats, topology, header, points, _gpu_name(topology))
+    n_named = sum(len(node.gpus or ()) for node in topology.nodes) if topology is not None and given.gpus is not None else 0
+    # Without --nodes as many were taken as --world needs, and what is left of the last is no choice of the user's.
+    return _Hardware(seats, topology, header, points, _gpu_name(topology), n_named if given.nodes is not None or given.world is None else 0)
 
 
 def _topology(given: Given) -> Topology:

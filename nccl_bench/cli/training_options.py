@@ -33,7 +33,10 @@ Pp = Annotated[int | None, typer.Option("--pp", min=1, help="pipeline stages", r
 Vpp = Annotated[int | None, typer.Option("--vpp", min=1, help="chunks a stage (interleaved)", rich_help_panel=_LAYOUT)]
 PpLayout = Annotated[str | None, typer.Option("--pp-layout", metavar="N,N,..", help="layers of each stage, where uneven", rich_help_panel=_LAYOUT)]
 Cp = Annotated[int | None, typer.Option("--cp", min=1, help="context parallel", rich_help_panel=_LAYOUT)]
-CpComm = Annotated[Literal["p2p", "all_gather", "a2a"], typer.Option("--cp-comm", help="how it talks", rich_help_panel=_LAYOUT)]
+CpComm = Annotated[
+    Literal["p2p", "all_gather", "a2a", "a2a+p2p"] | None,
+    typer.Option("--cp-comm", help="how it talks (Megatron p2p, fsdp2 all_gather; a2a+p2p is refused)", rich_help_panel=_LAYOUT),
+]
 Ep = Annotated[int | None, typer.Option("--ep", min=1, help="expert parallel", rich_help_panel=_LAYOUT)]
 Etp = Annotated[int | None, typer.Option("--etp", min=1, help="tensor parallel of experts", rich_help_panel=_LAYOUT)]
 Dp = Annotated[int | None, typer.Option("--dp", min=1, help="data parallel (default: what is left)", rich_help_panel=_LAYOUT)]
@@ -89,7 +92,7 @@ class Given:
     vpp: int | None = None
     pp_layout: str | None = None
     cp: int | None = None
-    cp_comm: Literal["p2p", "all_gather", "a2a"] = "p2p"
+    cp_comm: Literal["p2p", "all_gather", "a2a", "a2a+p2p"] | None = None
     ep: int | None = None
     etp: int | None = None
     dp: int | None = None

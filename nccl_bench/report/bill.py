@@ -13,6 +13,7 @@ from nccl_bench.training.search import Found
 from nccl_bench.units import format_percent, format_us, short_or_exact, three_digits
 
 WIDTH = 100
+NO_MONEY = Money()
 TITLE = {"measured": "measured", "expected": "not measured: what healthy systems of this kind reach", "nothing": "not priced"}
 
 
@@ -148,8 +149,8 @@ def _seconds(value: float) -> str:
     return format_us(value * 1e6)
 
 
-def search_lines(found: Found, fabric: Fabric) -> list[str]:
-    """The ranking, tie groups apart, and the answer for the first."""
+def search_lines(found: Found, fabric: Fabric, money: Money = NO_MONEY) -> list[str]:
+    """The ranking, tie groups apart, and the answer for the first; what it costs where a price or a number of tokens is given."""
     best = found.answers[0]
     lines = [f"{best.model.name} on {best.layout.world} GPUs: {found.n_tried} layouts, {found.n_impossible} do not fit"]
     lines += [f"prices: {TITLE[fabric.priced_by]}", "of layouts alike but for chunks and rank order the simplest within 1 % is shown", ""]
@@ -163,7 +164,7 @@ def search_lines(found: Found, fabric: Fabric) -> list[str]:
     if fabric.priced_by != "measured" and any(tensor_nodes(row, fabric) > 1 for row in found.answers):
         lines.append("  layouts whose tensor parallelism spans nodes are priced least surely: plan --emit, sweep --want")
     lines += ["", f"why the first: {found.why}", *_change(best, fabric), *_whats(best)]
-    return lines
+    return [*lines, *(_money(best, money) if money != NO_MONEY else [])]
 
 
 def _rank(at: int, row: Answer) -> str:

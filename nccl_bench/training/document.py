@@ -35,6 +35,8 @@ class Money:
     tokens: float | None = None
     """Of the whole training."""
     observed_step_s: float | None = None
+    idle_gpus: int = 0
+    """GPUs that were named, and that the layout leaves out."""
 
 
 def plan_json(answer: Answer, fabric: Fabric, money: Money, assumptions: Sequence[Assumption]) -> Json:
@@ -66,8 +68,9 @@ def plan_json(answer: Answer, fabric: Fabric, money: Money, assumptions: Sequenc
 
 def layout_json(layout: Layout) -> Json:
     """Sizes and choices, and the whole in words."""
-    names = ("framework", "tp", "pp", "vpp", "cp", "cp_comm", "ep", "dp", "sp", "order", "dist_opt", "zero", "qwz", "hpz", "qgz", "recompute")
+    names = ("framework", "tp", "pp", "vpp", "cp", "ep", "dp", "sp", "order", "dist_opt", "zero", "qwz", "hpz", "qgz", "recompute")
     record: dict[str, Any] = {"text": layout.text(), **{name: getattr(layout, name) for name in names}}
+    record["cp_comm"] = layout.context_comm if layout.cp > 1 else None
     record |= {"etp": layout.expert_tp, "hsdp": layout.shard, "pp_layout": list(layout.pp_layout), "overlap": sorted(layout.overlap)}
     record |= {"param_dtype": layout.param_dtype, "grad_dtype": layout.grad_type, "fp8": layout.fp8}
     return record | {"seq": layout.seq, "gbs": layout.gbs, "mbs": layout.mbs, "microbatches": layout.microbatches, "world": layout.world}
@@ -151,6 +154,8 @@ def cost_json(answer: Answer, money: Money) -> Json | None:
         "money_waiting_per_day": None if price is None else waiting * price,
         "training_days": days,
         "training_money": None if days is None or price is None else days * HOURS_A_DAY * world * price,
+        "gpu_hours_idle_per_day": money.idle_gpus * HOURS_A_DAY,
+        "money_idle_per_day": None if price is None else money.idle_gpus * HOURS_A_DAY * price,
         "gpu_hour_price": price,
     }
 

@@ -16,7 +16,7 @@ from nccl_bench.training.model import Model
 
 Framework = Literal["megatron", "deepspeed", "fsdp2"]
 Recompute = Literal["none", "selective", "full"]
-CpComm = Literal["p2p", "all_gather", "a2a"]
+CpComm = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
@@ -32,7 +32,8 @@ class Layout:
     pp_layout: tuple[int, ...] = ()
     """Layers of each stage (of each chunk in turn where vpp > 1); empty: equal."""
     cp: int = 1
-    cp_comm: CpComm = "p2p"
+    cp_comm: CpComm | None = None
+    """None: the framework's own."""
     ep: int = 1
     etp: int | None = None
     """Tensor parallelism of experts; None: tp for Megatron (its default), 1 elsewhere."""
@@ -89,6 +90,11 @@ class Layout:
         return self.dp if self.shard is None else self.shard
 
     @property
+    def context_comm(self) -> CpComm:
+        """How context parallelism talks: Megatron's default is the ring; torchtitan gathers keys and values (decoder_sharding.py:275)."""
+        return self.cp_comm or ("all_gather" if self.framework == "fsdp2" else "p2p")
+
+    @property
     def expert_tp(self) -> int:
         """Tensor parallelism of experts (Megatron: --expert-tensor-parallel-size defaults to tp)."""
         return self.etp if self.etp is not None else self.tp if self.framework == "megatron" else 1
@@ -128,12 +134,12 @@ class Layout:
         words += [f"uneven {min(self.pp_layout)}-{max(self.pp_layout)}"] if self.pp_layout else []
         words += [f"CP{self.cp}"] if self.cp > 1 else []
         words += [f"EP{self.ep}"] if self.ep > 1 else []
-        words += [f"ETP{self.expert_tp}"] if self.ep > 1 and self.expert_tp != self.tp else []
+        words += [f"ETP{self.expert_tp}"] if (self.ep > 1 or self.etp is not None) and self.expert_tp != self.tp else []
         if self.shard is not None and self.framework == "fsdp2":
             words += ["DDP" if self.shard == 1 and self.cp == 1 else f"HSDP {self.dp // self.fsdp_shard}x{self.fsdp_shard}"]
         words += [f"ZeRO-{self.zero}"] if self.framework == "deepspeed" else []
         words += [name for name, used in (("qwZ", self.qwz), (f"hpZ{self.hpz}", self.hpz > 0), ("qgZ", self.qgz)) if used]
-        words += ["SP"] if self.sp else []
+        words += ["SP"] if self.sp and self.tp > 1 else []
         words += ["dist-opt"] if self.dist_opt else []
         words += [self.order] if self.framework == "megatron" and self.order != groups.MEGATRON_ORDER else []
         words += [f"mbs{self.mbs}"] if self.mbs > 1 else []

@@ -149,7 +149,8 @@ def neighbours(layout: Layout) -> Iterator[Layout]:
     sizes = ("tp", "pp", "dp", "cp") if layout.cp > 1 else ("tp", "pp", "dp")
     for less, more in permutations(sizes, 2):
         if getattr(layout, less) % 2 == 0:
-            yield replace(base, **{less: getattr(layout, less) // 2, more: getattr(layout, more) * 2})
+            other = replace(base, **{less: getattr(layout, less) // 2, more: getattr(layout, more) * 2})
+            yield other if other.cp > 1 else replace(other, cp_comm=None)
     for name in ("mbs", "vpp", "ep"):
         value = getattr(layout, name)
         if name == "mbs" or value > 1 or (name == "vpp" and layout.pp > 1):

@@ -76,10 +76,16 @@ def _pipeline(at: Layout, model: Model) -> str | None:
 def _context(at: Layout, model: Model) -> str | None:
     if at.cp > 1 and at.framework == "deepspeed":
         return "DeepSpeed has no context parallelism of this kind"
+    if at.cp_comm is not None and at.cp == 1:
+        return f"--cp-comm {at.cp_comm} without --cp"
+    if at.cp_comm == "a2a+p2p":
+        return "a2a+p2p has groups of two kinds within CP, and no price here: p2p and a2a have"
+    if at.framework == "fsdp2" and at.cp_comm not in (None, "all_gather"):
+        return f"torchtitan gathers keys and values: --cp-comm all_gather, and no {at.cp_comm}"
     if at.cp > 1 and at.seq % (2 * at.cp):
         return f"a sequence of {at.seq} cannot be cut into 2 x CP {at.cp} parts"
     shared = model.heads if model.mla is not None else model.kv_heads
-    if at.cp > 1 and at.cp_comm == "a2a" and (shared % (at.tp * at.cp) or model.heads % (at.tp * at.cp)):
+    if at.cp > 1 and at.context_comm == "a2a" and (shared % (at.tp * at.cp) or model.heads % (at.tp * at.cp)):
         return f"all-to-all context parallelism cannot share {shared} key-value heads by TP x CP {at.tp * at.cp}"
     if at.sequence_parallel and at.seq % (at.cp * at.tp):
         return f"sequence parallelism cannot share {at.seq // at.cp} tokens by TP {at.tp}"
@@ -102,8 +108,10 @@ def _experts(at: Layout, model: Model) -> str | None:
     return None
 
 
-def _options(at: Layout, _model: Model) -> str | None:
+def _options(at: Layout, model: Model) -> str | None:
     """Why the framework refuses one of the options; None where it takes all."""
+    if at.framework == "fsdp2" and model.tied and at.pp > 1:
+        return "torchtitan ties no embeddings over a pipeline (models/common/decoder.py:168)"
     rules = {"megatron": _megatron, "deepspeed": _deepspeed, "fsdp2": _fsdp2}[at.framework](at)
     return next((reason for wrong, reason in [*_overlaps(at), *rules] if wrong), None)
 

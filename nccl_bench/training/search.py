@@ -46,7 +46,7 @@ def candidates(base: Layout, world: int, layers: int, fixed: Mapping[str, int], 
                 if world % (tp * pp * cp):
                     continue
                 sized = replace(base, tp=tp, pp=pp, cp=cp, dp=world // (tp * pp * cp), sp=base.sp or (tp > 1 and base.framework == "megatron"))
-                sized = sized if tp > 1 else replace(sized, sp=False)
+                sized = replace(sized, sp=sized.sp and tp > 1, cp_comm=base.cp_comm if cp > 1 else None)
                 shares = base.gbs // sized.dp if base.gbs % sized.dp == 0 else 0
                 for mbs in (fixed["mbs"],) if "mbs" in fixed else (n for n in range(1, min(shares, MAX_MICRO_BATCH) + 1) if shares % n == 0):
                     yield from _variants(replace(sized, mbs=mbs), fixed, per_node, layers)

@@ -14,7 +14,8 @@ from nccl_bench.training.layout import Layout, Stage
 from nccl_bench.training.model import Model
 
 BESIDE = "asynchronous beside a GEMM of the backward"
-TITAN = "torchtitan models/llama3/parallelize.py (tensor parallel plan)"
+TITAN = "torchtitan models/common/decoder_sharding.py:200-260,305-338"
+TITAN_EMBEDDING, TITAN_HEAD = (f"torchtitan models/common/decoder_sharding.py:{lines}" for lines in ("358-367", "159-179,370-376"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +109,16 @@ def _sequence_parallel(at: Layout, nbytes: int, halves: int) -> list[Call]:
 def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[Call]:
     """What embedding, head and loss add, once a micro-batch, and the norms' gradients, once a step."""
     s, calls, sync = sizes.hidden_nbytes, [], "synchronous, once a micro-batch"
-    loss = 4 * sizes.tokens
+    loss, titan = 4 * sizes.tokens, at.framework == "fsdp2"
+    embedding = TITAN_EMBEDDING if titan else "megatron layers.py:367-383"
     if at.sequence_parallel:
         if stage.first:
-            calls += [_call("embedding", "reduce_scatter", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
-            calls += [_call("embedding backward", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
+            calls += [_call("embedding", "reduce_scatter", "tp", s, m, "exposed", sync, embedding)]
+            calls += [_call("embedding backward", "all_gather", "tp", s, m, "exposed", sync, embedding)]
         if stage.last:
-            calls += [_call("head", "all_gather", "tp", s, m, "exposed", sync, "megatron layers.py:623-709")]
-            if at.framework == "fsdp2":  # autograd keeps the gathered input, and nothing runs beside
-                calls += [_call("head backward", "reduce_scatter", "tp", s, m, "exposed", sync, TITAN)]
+            calls += [_call("head", "all_gather", "tp", s, m, "exposed", sync, TITAN_HEAD if titan else "megatron layers.py:623-709")]
+            if titan:  # autograd keeps the gathered input, and nothing runs beside
+                calls += [_call("head backward", "reduce_scatter", "tp", s, m, "exposed", sync, TITAN_HEAD)]
             else:
                 calls += [_call("head backward", "all_gather", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
                 calls += [_call("head backward", "reduce_scatter", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
@@ -127,11 +129,12 @@ def _ends(model: Model, at: Layout, stage: Stage, sizes: Sizes, m: int) -> list[
                             at.grad_type)]  # fmt: skip
     else:
         if stage.first:
-            calls += [_call("embedding", "all_reduce", "tp", s, m, "exposed", sync, "megatron layers.py:367-383")]
+            calls += [_call("embedding", "all_reduce", "tp", s, m, "exposed", sync, embedding)]
         if stage.last:
             calls += [_call("head backward", "all_reduce", "tp", s, m, "gemm", BESIDE, "megatron layers.py:623-709")]
     if stage.last:
-        calls += [_call("loss", "all_reduce", "tp", loss, 3 * m, "exposed", sync, "megatron cross_entropy.py:130,146,150", dtype="float32")]
+        where = "torchtitan components/loss.py:147-170" if titan else "megatron cross_entropy.py:130,146,150"
+        calls += [_call("loss", "all_reduce", "tp", loss, 3 * m, "exposed", sync, where, dtype="float32")]
     return calls
 
 
@@ -143,7 +146,11 @@ def _context(model: Model, at: Layout, sizes: Sizes) -> list[Call]:
     key, value = (int(sizes.tokens * kv_heads * dim * 2) for dim in (k_dim, v_dim))
     both = key + value
     again = sizes.times + (1 if at.recompute == "selective" else 0)
-    if at.cp_comm == "all_gather":
+    if at.framework == "fsdp2":
+        why, where = "before attention; their gradients after it", "torchtitan models/common/decoder_sharding.py:275-302"
+        rows = (("CP forward", "all_gather", again), ("CP backward", "reduce_scatter", 1))
+        return [_call(kind, name, "cp", c * nbytes, layers * n, "exposed", why, where) for kind, name, n in rows for nbytes in (key, value)]
+    if at.context_comm == "all_gather":
         why = "cannot be overlapped (transformer_config.py:1034-1038)"
         where = "TE context_parallel.py:2455-2496"
         return [
@@ -151,7 +158,7 @@ def _context(model: Model, at: Layout, sizes: Sizes) -> list[Call]:
             for kind, name, n in (("CP forward", "all_gather", again), ("CP backward", "all_gather", 1), ("CP backward", "reduce_scatter", 1))
             for nbytes in (key, value)
         ]
-    if at.cp_comm == "a2a":
+    if at.context_comm == "a2a":
         # q, k and v go out and the output comes back; the backward mirrors it (one and three).
         sent = (int(sizes.tokens * heads * k_dim * 2), key, value, int(sizes.tokens * heads * v_dim * 2))
         why, where = "before and after attention", "TE context_parallel.py:3215,3788"
@@ -180,39 +187,33 @@ def _experts(model: Model, at: Layout, sizes: Sizes) -> list[Call]:
     layers = sizes.moe_layers * at.microbatches
     window: Window = "moe" if "moe" in at.overlap else "exposed"
     why = "beside another micro-batch (overlap_moe_expert_parallel_comm)" if window == "moe" else "synchronous"
-    where = "megatron token_dispatcher.py:557-596,705-724" if at.framework == "megatron" else "all-to-all dispatcher"
+    where = {"megatron": "megatron token_dispatcher.py:557-596,705-724", "deepspeed": "deepspeed moe/sharded_moe.py:104 (capacity factor 1)",
+             "fsdp2": "torchtitan models/common/token_dispatcher.py:313-371"}[at.framework]  # fmt: skip
     sent, probs = tokens * model.top_k * model.hidden * 2, tokens * model.top_k * 4
     calls = []
     if at.ep > 1:
-        counts = "synchronous, and the host waits for it"
-        axis = "etp_ep" if at.framework == "megatron" else "ep"
-        everyone = at.ep * at.expert_tp
-        counted = 8 * model.experts * (everyone if axis == "etp_ep" else at.ep)
-        calls += [
-            _call(
-                "EP counts",
-                "all_gather",
-                axis,
-                counted,
-                layers * sizes.times,
-                "exposed",
-                counts,
-                "megatron token_dispatcher.py:284-301",
-                dtype="int64",
-            )
-        ]
+        calls += _counts(model, at, layers * sizes.times)
         for kind, n in (("EP dispatch", sizes.times), ("EP combine", sizes.times), ("EP dispatch backward", 1), ("EP combine backward", 1)):
             calls += [_call(kind, "all_to_all", "ep", sent, layers * n, window, why, where)]
-        calls += [_call("EP probabilities", "all_to_all", "ep", probs, layers * (sizes.times + 1), window, why, where, dtype="float32")]
+        if at.framework == "megatron":  # elsewhere a token's weights stay where it came from
+            calls += [_call("EP probabilities", "all_to_all", "ep", probs, layers * (sizes.times + 1), window, why, where, dtype="float32")]
     if at.expert_tp > 1 and at.framework == "megatron":
-        gathered = sent * at.expert_tp
+        gathered, where = sent * at.expert_tp, "megatron token_dispatcher.py:746-751,829,864"
         for name in ("all_gather", "reduce_scatter"):
-            calls += [
-                _call(
-                    "ETP", name, "etp", gathered, layers * (sizes.times + 1), "exposed", "synchronous", "megatron token_dispatcher.py:746-751,829,864"
-                )
-            ]
+            calls += [_call("ETP", name, "etp", gathered, layers * (sizes.times + 1), "exposed", "synchronous", where)]
     return calls
+
+
+def _counts(model: Model, at: Layout, n: int) -> list[Call]:
+    """How many tokens go to each expert; DeepSpeed's capacity is fixed, and nothing is counted."""
+    why = "synchronous, and the host waits for it"
+    if at.framework == "deepspeed":
+        return []
+    if at.framework == "fsdp2":
+        where = "torchtitan models/common/token_dispatcher.py:245-272"
+        return [_call("EP counts", "all_to_all", "ep", 8 * model.experts, n, "exposed", why, where, dtype="int64")]
+    nbytes = 8 * model.experts * at.ep * at.expert_tp
+    return [_call("EP counts", "all_gather", "etp_ep", nbytes, n, "exposed", why, "megatron token_dispatcher.py:284-301", dtype="int64")]
 
 
 def _pipeline(at: Layout, sizes: Sizes) -> list[Call]:
@@ -221,13 +222,13 @@ def _pipeline(at: Layout, sizes: Sizes) -> list[Call]:
         return []
     shared = at.tp if at.sequence_parallel or at.framework == "deepspeed" else 1
     nbytes = sizes.hidden_nbytes // shared
-    where = "megatron schedules.py:957-965,2115-2144" if at.framework != "deepspeed" else "deepspeed runtime/pipe/engine.py"
+    where = {"megatron": "megatron schedules.py:957-965,2115-2144", "deepspeed": "deepspeed runtime/pipe/engine.py:1047-1131",
+             "fsdp2": "torchtitan distributed/pipeline_parallel.py:205,300 (torch distributed/pipelining)"}[at.framework]  # fmt: skip
     calls = [_call("PP", "sendrecv", "pp", nbytes, 2 * at.microbatches * at.vpp, "pipeline", "warm-up and drain exposed", where)]
     if at.framework == "deepspeed" and at.tp > 1:
         why = "synchronous: sliced by TP and gathered again (pipe_partitioned, runtime/config.py:435)"
-        calls += [
-            _call("PP gather", "all_gather", "tp", sizes.hidden_nbytes, 2 * at.microbatches, "exposed", why, "deepspeed runtime/pipe/engine.py")
-        ]
+        where = "deepspeed runtime/pipe/engine.py:734,839"
+        calls += [_call("PP gather", "all_gather", "tp", sizes.hidden_nbytes, 2 * at.microbatches, "exposed", why, where)]
     return calls
 
 
@@ -236,14 +237,17 @@ def _tied(model: Model, at: Layout, stage: Stage) -> list[Call]:
         return []
     nbytes = math.ceil(model.vocab / at.tp) * model.hidden * at.grad_nbytes
     why = "at the end of the step"
-    return [_call("tied embedding", "all_reduce", "ends=pp", nbytes, 1, "exposed", why, "megatron finalize_model_grads.py:258", False, at.grad_type)]
+    where = "deepspeed runtime/pipe/module.py:457" if at.framework == "deepspeed" else "megatron finalize_model_grads.py:258"
+    return [_call("tied embedding", "all_reduce", "ends=pp", nbytes, 1, "exposed", why, where, False, at.grad_type)]
 
 
 def _norms(at: Layout) -> list[Call]:
     if at.world == 1:
         return []
-    why = "latency: gradient norm and overflow, once a step"
-    return [_call("gradient norm", "all_reduce", "world", 8, 2, "exposed", why, "megatron clip_grads.py:99-132,267-271", False, "float32")]
+    where = {"megatron": "megatron clip_grads.py:99-132,267-271", "fsdp2": "torchtitan distributed/utils.py:655-668",
+             "deepspeed": "deepspeed runtime/utils.py:219-309,410"}[at.framework]  # fmt: skip
+    why = "latency: gradient norm, once a step" if at.framework == "fsdp2" else "latency: gradient norm and overflow, once a step"
+    return [_call("gradient norm", "all_reduce", "world", 8, 1 if at.framework == "fsdp2" else 2, "exposed", why, where, False, "float32")]
 
 
 def _call(
