@@ -19,7 +19,10 @@ def accept(
     out: Annotated[Path | None, typer.Option("-O", "--out", help="the run directory itself")] = None,
     criteria: Annotated[Path | None, typer.Option("--criteria", metavar="FILE.toml", help="what is required (criteria/ has examples)")] = None,
     stages: Annotated[
-        str | None, typer.Option("--stages", metavar="LIST", help="doctor,node,nic,pairs,rails,scale,cluster", rich_help_panel=_WHAT)
+        str | None,
+        typer.Option(
+            "--stages", metavar="LIST", help="of doctor,node,nic,pairs,rails,scale,cluster: these, and a verdict on these", rich_help_panel=_WHAT
+        ),
     ] = None,
     hosts: Annotated[str | None, typer.Option("--hosts", metavar="LIST", help="only these hosts of the allocation", rich_help_panel=_WHO)] = None,
     exclude: Annotated[str | None, typer.Option("--exclude", metavar="HOSTS", help="hosts to leave out", rich_help_panel=_WHO)] = None,
@@ -77,6 +80,7 @@ def accept(
     """Checks, measurements, suspects and a verdict for a whole allocation: may this cluster be signed for, and if not, what goes back.
 
     Ends 0 pass, 1 fail, 7 wrong data, 8 inconclusive. A run that is not NCCL, or whose ranks share a GPU, is a rehearsal and ends 8.
+    The verdict is of the stages asked for: what --stages leaves out is not tested, the run can still end 0, and its sentence says so.
     """
     given: dict[str, Any] = dict(locals())
     from nccl_bench.cli.accept_options import check_together
@@ -97,10 +101,20 @@ def _again(text: str, criteria: Any, given: dict[str, Any]) -> Ended:
     from nccl_bench.flows.judged import judge_run
     from nccl_bench.results.store import find_run
 
+    _warn(criteria)
     path = find_run(text, first="accept")
     judged = judge_run(path.resolve(), criteria, groups_of(given["groups"], {}), baseline_of(given["baseline"]) or None)
     write_text(path / "verdict.json", json.dumps(judged.to_json(), indent=1, ensure_ascii=False) + "\n", "--run")
     return _show(judged, path, given)
+
+
+def _warn(criteria: Any) -> None:
+    """Thresholds that would let a broken system through are said before the start."""
+    from nccl_bench.report.terminal import write_warning
+    from nccl_bench.verdict.lax import words
+
+    for line in words(criteria):
+        write_warning(line, sys.stderr)
 
 
 def _live(criteria: Any, given: dict[str, Any]) -> Ended:
@@ -119,6 +133,7 @@ def _live(criteria: Any, given: dict[str, Any]) -> Ended:
     groups_of(given["groups"], {})  # what is wrong in the file is said before anybody is met
     if given["dry_run"]:
         if launch.rank == 0:
+            _warn(criteria)
             sys.stdout.write("\n".join(dry_lines(spec, facts, criteria, given, launch, n_local)) + "\n")
         return Ended(exit_code=0, why="")
     torch_version()
@@ -178,6 +193,7 @@ def _stages(spec: Any, facts: Any, council: Any, serve: Any, criteria: Any, give
         spec = with_hosts(spec, given, here, absent, whole=not any(host.startswith("rank ") for host in absent))
     taking_part = [host for host in here if (not spec.hosts or host in spec.hosts) and host not in spec.exclude]
     plan = estimate_of(spec, max(1, len(taking_part) - spec.spares), max(1, len(council.joins) // len(here)), os.environ, facts)
+    _warn(criteria)
     sys.stderr.write("\n".join([*plan.lines(), *threshold_lines(criteria.thresholds())]) + "\n")
     with StageView(sys.stderr) as view:
         view.begin(plan.seconds, plan.left_out)

@@ -21,10 +21,11 @@ from nccl_bench.verdict import baseline, lateness, reference
 from nccl_bench.verdict.ceilings import ceiling_of, ceilings_of
 from nccl_bench.verdict.criteria import Criteria
 from nccl_bench.verdict.evidence import Alone, Evidence, Findings, Groups, Mark
-from nccl_bench.verdict.judge import Verdict, drain, judge, measured
+from nccl_bench.verdict.judge import drain, judge, measured
 from nccl_bench.verdict.localise import localise
 from nccl_bench.verdict.measured_pairs import matrix as matrix_of
-from nccl_bench.verdict.rows import Case, Row
+from nccl_bench.verdict.outcome import Verdict
+from nccl_bench.verdict.rows import NOT_ASKED, Case, Row
 
 FACTS_FILE = "accept.json"
 MOST_MATRIX = 64
@@ -147,7 +148,7 @@ def _never_begun(facts: Json) -> list[Json]:
     rest = [stage for stage in DEFAULT_STAGES if stage not in facts["stages"] and stage not in known]
     return [
         *({"stage": stage, "reason": "the run was cut off before its end: --resume goes on", "fine": False} for stage in cut),
-        *({"stage": stage, "reason": "not asked for (--stages)", "fine": True} for stage in rest),
+        *({"stage": stage, "reason": NOT_ASKED, "fine": True} for stage in rest),
     ]
 
 

@@ -10,7 +10,9 @@ from nccl_bench.report.acceptance import ORDER as STAGES
 from nccl_bench.report.html import html
 from nccl_bench.report.page import Cell, Document, Number, Picture, Section, Status, Suspect, Table
 from nccl_bench.report.terminal import banner
+from nccl_bench.units import counted
 from nccl_bench.verdict.criteria import DEFAULT
+from nccl_bench.verdict.rows import NOT_ASKED
 
 _STATUS: Mapping[str, Status] = {"pass": "pass", "warn": "look", "fail": "fail", "inconclusive": "unknown"}
 WORDS = {"pass": "ACCEPTED", "warn": "ACCEPTED, with warnings", "fail": "NOT ACCEPTED", "inconclusive": "INCONCLUSIVE: not accepted"}
@@ -24,7 +26,7 @@ def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequenc
     counts = {status: sum(row["status"] == status for row in verdict["rows"]) for status in ORDER}
     missing = _missing(verdict)
     document = Document(
-        title=f"Acceptance: {WORDS[verdict['status']]}",
+        title=f"Acceptance: {WORDS[verdict['status']]}{_only(verdict)}",
         subtitle=_subtitle(verdict, header),
         banner=banner(not_nccl=header.not_nccl, shared_gpu=header.shared_gpu),
         status=_STATUS[verdict["status"]],
@@ -50,6 +52,12 @@ def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequenc
         tool=f"{header.tool}: {' '.join(header.argv)}",
     )  # fmt: skip
     return html(document, drawn or {})
+
+
+def _only(verdict: Json) -> str:
+    """What the title must say of a verdict that is not of the whole."""
+    left_out = [str(one["stage"]) for one in verdict["not_run"] if one["reason"] == NOT_ASKED]
+    return f" (without {', '.join(left_out)})" if left_out else ""
 
 
 def _failures(verdict: Json) -> list[Suspect]:
@@ -79,14 +87,14 @@ def _together(rows: Sequence[Json], reason: str) -> str:
     if len(rows) == 1:
         return f"{rows[0]['stage']}: {rows[0]['criterion']}{after}"
     stages = ", ".join(dict.fromkeys(row["stage"] for row in rows))
-    return f"{len(rows)} rows of {stages} ({rows[0]['criterion']} ...){after}"
+    return f"{counted(len(rows), 'row')} of {stages} ({rows[0]['criterion']} ...){after}"
 
 
 def _subtitle(verdict: Json, header: RunHeader) -> str:
     spares = f", {len(verdict['spares'])} of them spares" if verdict["spares"] else ""
-    hosts = f"{len(verdict['hosts'])} host{'s' * (len(verdict['hosts']) != 1)}{spares}"
+    hosts = f"{counted(len(verdict['hosts']), 'host')}{spares}"
     ended = f" to {header.ended_at}" if header.ended_at else ""
-    return f"{hosts}, {header.n_ranks} ranks · {header.started_at}{ended} · job {header.job or '-'} · {header.tool}"
+    return f"{hosts}, {counted(header.n_ranks or 0, 'rank')} · {header.started_at}{ended} · job {header.job or '-'} · {header.tool}"
 
 
 def _stages(verdict: Json) -> Section:

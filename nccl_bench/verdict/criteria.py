@@ -165,7 +165,7 @@ def parse(record: Mapping[str, Any], path: str) -> Criteria:
     base = Criteria()
     bandwidth, said = record.get("bandwidth", {}), f"{path}"
     shares = {
-        find(name).name: _threshold(path, "bandwidth.shares", {name: value}, name, base.share, 0.01, 2)
+        _collective(path, "[bandwidth.shares]", name): _threshold(path, "bandwidth.shares", {name: value}, name, base.share, 0.01, 2)
         for name, value in _table(path, "[bandwidth] shares", bandwidth.get("shares", {})).items()
     }
     return Criteria(
@@ -216,34 +216,51 @@ def _number(path: str, what: str, value: Any, low: float, high: float) -> float:
 
 
 def _require(path: str, number: int, record: Mapping[str, Any]) -> Require:
-    where = f"{path}: [[require]] number {number}"
+    what = f"[[require]] number {number}"
+    where = f"{path}: {what}"
     for key in record:
-        _known(path, key, REQUIRE, f"[[require]] number {number}: ")
+        _known(path, key, REQUIRE, f"{what}: ")
     stage, statistic = record.get("stage", "cluster"), record.get("statistic", "largest")
     if stage not in STAGES or statistic not in ("largest", "max", "average"):
         raise UsageError(f"{where}: stage is one of {', '.join(STAGES)}; statistic is largest, max or average")
     if "collective" not in record or not {"min_busbw_GBps", "max_latency_us"} & set(record):
         raise UsageError(f"{where}: names no collective, or neither min_busbw_GBps nor max_latency_us")
     rate, late = record.get("min_busbw_GBps"), record.get("max_latency_us")
+    collective = _collective(path, f"{what}: collective", record["collective"])
     return Require(
-        stage=stage, collective=find(str(record["collective"])).name, statistic=statistic, source=str(record.get("source", path)),
-        min_busbw_GBps=None if rate is None else _number(path, "min_busbw_GBps", rate, 0, 1e6),
-        max_latency_us=None if late is None else _number(path, "max_latency_us", late, 0, 1e9),
+        stage=stage, collective=collective, statistic=statistic, source=str(record.get("source", path)),
+        min_busbw_GBps=None if rate is None else _number(path, f"{what}: min_busbw_GBps", rate, 0.001, 1e6),
+        max_latency_us=None if late is None else _number(path, f"{what}: max_latency_us", late, 0.001, 1e9),
     )  # fmt: skip
 
 
 def _range(path: str, number: int, record: Mapping[str, Any]) -> Range:
-    where = f"{path}: [[bandwidth.ranges]] number {number}"
+    what = f"[[bandwidth.ranges]] number {number}"
+    where = f"{path}: {what}"
     for key in record:
-        _known(path, key, RANGE, f"[[bandwidth.ranges]] number {number}: ")
+        _known(path, key, RANGE, f"{what}: ")
     missing = [key for key in ("collective", "from", "to", "share") if key not in record]
     if missing:
         raise UsageError(f"{where}: {missing[0]} is missing")
-    low, high = parse_size(str(record["from"])), parse_size(str(record["to"]))
+    low, high = (_size(f"{where}: {key}", record[key]) for key in ("from", "to"))
     if low > high:
         raise UsageError(f"{where}: from {record['from']} to {record['to']} is no range")
-    share = Threshold(value=_number(path, "share", record["share"], 0.01, 2), source=str(record.get("source", path)))
-    return Range(collective=find(str(record["collective"])).name, low=low, high=high, share=share)
+    share = Threshold(value=_number(path, f"{what}: share", record["share"], 0.01, 2), source=str(record.get("source", path)))
+    return Range(collective=_collective(path, f"{what}: collective", record["collective"]), low=low, high=high, share=share)
+
+
+def _collective(path: str, where: str, value: Any) -> str:
+    try:
+        return find(str(value)).name
+    except UsageError as err:
+        raise UsageError(f"{path}: {where}: {err.why}", *err.hints) from err
+
+
+def _size(where: str, value: Any) -> int:
+    """A size in bytes, or text with a suffix."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise UsageError(f"{where} = {value!r} is not a size", "write bytes, or text with K, M, G or T: \"64M\"")
+    return parse_size(str(value), where)
 
 
 def _flag(path: str, value: Any) -> bool:
@@ -264,6 +281,6 @@ def _words(path: str, record: Mapping[str, Any], key: str, default: tuple[str, .
 def _level(path: str, record: Mapping[str, Any], key: str, default: Level) -> Level:
     value = record.get(key, default)
     if value not in ("fail", "warn", "ignore"):
-        raise UsageError(f"{path}: {key} = {value!r}: fail, warn or ignore")
+        raise UsageError(f"{path}: [{'counters' if key == 'errors' else 'transport'}] {key} = {value!r}: fail, warn or ignore")
     level: Level = value
     return level

@@ -19,12 +19,16 @@ def of_ranges(
             yield _row(one, ceiling_of, stage, f"{name} of {one.sizes()}", points, hosts)
 
 
+def _sizes(points: Sequence[Point]) -> str:
+    return ", ".join(format_size(nbytes) for nbytes in sorted({point.nbytes for point in points}))
+
+
 def _row(one: Range, ceiling_of: Callable[[Point], Ceiling], stage: str, name: str, points: Sequence[Point], hosts: tuple[str, ...]) -> Row:
     mine = [point for point in points if one.low <= point.nbytes <= one.high and point.busbw_GBps]
     lows = [(point, ceiling_of(point).expected_low_GBps) for point in mine]
     known = [((point.busbw_GBps or 0.0) / low, point, low) for point, low in lows if low]
     if not known:
-        why = "no bandwidth is expected of these sizes: latency limits them, or nothing is known" if mine else "not measured"
+        why = "no bandwidth is expected of these sizes: latency limits them, or nothing is known" if mine else f"not measured: {_sizes(points)} were"
         return Row(criterion=name, stage=stage, status="inconclusive", reason=why, source=one.share.source, hosts=hosts)
     share, point, low = min(known, key=lambda item: item[0])
     return Row(

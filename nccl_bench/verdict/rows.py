@@ -13,6 +13,12 @@ Status = Literal["pass", "warn", "fail", "inconclusive"]
 LARGE_NBYTES = 1 << 30
 """Bandwidth is judged at 1 GiB or more on NCCL (DESIGN.md section 2)."""
 
+UNKNOWN = "nothing is known to be expected"
+"""How the reason of a row begins that a [[require]] of the criteria would settle."""
+SUPPLY = "[[require]] in --criteria says what is enough (nccl-bench explain criteria)"
+NOT_ASKED = "not asked for (--stages)"
+"""Why a stage was not run, where --stages left it out."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
