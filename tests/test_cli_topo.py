@@ -11,6 +11,7 @@ import pytest
 from fabric_samples import IBSTATUS, LINKS, MATRIX, XML
 
 from nccl_bench.cli.main import run
+from nccl_bench.errors import DetectError
 
 
 @pytest.fixture
@@ -147,6 +148,31 @@ def test_racks_and_groups_count(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     assert bound["line_busbw_GBps"] < free["line_busbw_GBps"]
     assert bound["limited_by"] == "rack's uplinks (4:1)"
+    # All 32 GPUs of a rack send to the other: its uplinks carry 4 nodes x 400 GB/s / 4.
+    crossing = document(capsys, *argv, "--racks", "2x4", "--oversubscription", "4:1")["collectives"]["pingpong"]
+    assert crossing["line_busbw_GBps"] == pytest.approx(4 * 400 / 4 / 32)
+    assert document(capsys, *argv, "--racks", "2x4")["collectives"]["pingpong"]["line_busbw_GBps"] == 50.0
+
+
+def test_the_header_of_ideal_tells_racks_and_their_uplinks(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["ideal", "--gpus", "8xH100-SXM", "--nics", "8x400-IB", "--nodes", "8"]
+    assert run([*argv, "--racks", "2x4", "--oversubscription", "2:1"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("8x 400G InfiniBand, in 2 racks of 4 nodes, uplinks 2:1")
+    assert run([*argv, "--racks", "4x2"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("in 4 racks of 2 nodes, uplinks as wide as the NICs")
+
+
+def test_nics_or_nodes_without_gpus_ask_whose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_args: object) -> None:
+        raise DetectError("vm: no GPU is known here")
+
+    monkeypatch.setattr("nccl_bench.cli.topo.read_topology", nothing)
+    for argv, words in ((["--nics", "8x400-IB"], "--nics without --gpus"), (["--nodes", "4"], "--nodes without --gpus")):
+        assert run(["ideal", *argv]) == 2
+        err = capsys.readouterr().err
+        assert f"{words}: whose?" in err
+        assert "add --gpus" in err
+    assert run(["ideal"]) == 6
 
 
 def test_neither_command_loads_torch_or_pandas(xml: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -80,13 +81,23 @@ def _read(paths: list[Path], sysfs_root: Path | None, gpu: str | None, groups: P
     try:
         topology = read_topology(paths, sysfs_root, gpu, groups, os.environ)
     except DetectError as err:
+        _only_part_named(paths or sysfs_root, nics, nodes)
         raise DetectError(err.why, *err.hints, f"or name the hardware: {NAMED}") from err
     if not any(node.gpus for node in topology.nodes):
+        _only_part_named(paths or sysfs_root, nics, nodes)
         where = "this machine" if not paths else ", ".join(str(path) for path in paths)
         raise DetectError(f"no GPU is known on {where}", f"name the hardware: {NAMED}")
     if nics is not None:
         topology = spec.with_nics(topology, nics)
     return topology if nodes is None else spec.repeat(topology, nodes)
+
+
+def _only_part_named(source: object, nics: str | None, nodes: int | None) -> None:
+    """Raises UsageError where NICs or nodes are named without GPUs, and this machine has none to complete them."""
+    named = [name for name, value in (("--nics", nics), ("--nodes", nodes)) if value is not None]
+    if named and not source:
+        why = f"{' and '.join(named)} without --gpus: whose? No GPU is seen on this machine"
+        raise UsageError(why, f"add --gpus: {NAMED}", "or a source that is read: --from PATH")
 
 
 def _need_infiniband(topology: Topology) -> None:
@@ -164,7 +175,8 @@ def show(found: Ceilings, topology: Topology, stream: TextIO) -> None:
 
     console = Console(file=stream, width=None if stream.isatty() else WIDTH, highlight=False)
     nodes = len(topology.nodes)
-    console.print(f"{'' if nodes == 1 else f'{nodes} nodes of '}{describe(topology.nodes[0])}", style="bold", markup=False, soft_wrap=True)
+    head = f"{'' if nodes == 1 else f'{nodes} nodes of '}{describe(topology.nodes[0])}{_racked(topology)}"
+    console.print(head, style="bold", markup=False, soft_wrap=True)
     plural = "s" if found.n_ranks > 1 else ""
     console.print(f"{found.n_ranks} rank{plural}, bus bandwidth in GB/s (1e9 bytes/s), largest sizes; latency at the smallest\n", markup=False)
     console.print(_table(found))
@@ -174,6 +186,16 @@ def show(found: Ceilings, topology: Topology, stream: TextIO) -> None:
         console.print(_algorithms(ways))
     for line in _notes(found):
         console.print(line, markup=False, style="dim", soft_wrap=True)
+
+
+def _racked(topology: Topology) -> str:
+    """ ", in 2 racks of 4 nodes, uplinks 2:1"; nothing where no racks are known."""
+    sizes = sorted(Counter(node.rack for node in topology.nodes if node.rack is not None).values())
+    if not sizes:
+        return ""
+    each = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
+    ratio = f"uplinks {topology.oversubscription:g}:1" if topology.oversubscription > 1 else "uplinks as wide as the NICs"
+    return f", in {len(sizes)} rack{'s' if len(sizes) > 1 else ''} of {each} node{'s' if sizes[-1] > 1 else ''}, {ratio}"
 
 
 def _ways(found: Ceilings) -> Mapping[str, Ceiling]:

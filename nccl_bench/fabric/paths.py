@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from nccl_bench.errors import DetectError
 from nccl_bench.fabric import bounds
@@ -183,7 +184,7 @@ def halves(shape: Shape, *, effective: bool) -> Bound:
 
 
 def _flows(shape: Shape, pairs: list[tuple[int, int]], *, effective: bool) -> Bound:
-    """The slowest of equal flows that run at once: each within its own way, all of a domain within its NICs."""
+    """The slowest of equal flows that run at once: each within its own way, a domain's within its NICs, a rack's within its uplinks."""
     out = [0] * len(shape.domains)
     into = [0] * len(shape.domains)
     found: dict[Bound, None] = {}
@@ -203,7 +204,19 @@ def _flows(shape: Shape, pairs: list[tuple[int, int]], *, effective: bool) -> Bo
         if busier:
             rates = _rates(domain, effective)
             found[Bound(rates.net / busier, rates.net_words)] = None
-    return least(*found)
+    return least(*found, *_flows_of_racks(shape, pairs, effective=effective))
+
+
+def _flows_of_racks(shape: Shape, pairs: list[tuple[int, int]], *, effective: bool) -> list[Bound]:
+    """What the uplinks of each rack leave of them to a flow."""
+    out: Counter[int] = Counter()
+    into: Counter[int] = Counter()
+    for source, target in pairs if shape.rack_of else ():
+        one, two = (shape.rack_of[shape.places[rank][0]] for rank in (source, target))
+        if one != two:
+            out[one] += 1
+            into[two] += 1
+    return [Bound(part.rate / max(out[at], into[at]), part.words) for at, part in enumerate(_rack_parts(shape, effective)) if out[at] or into[at]]
 
 
 def _inside(domain: Domain, first: int, second: int, effective: bool) -> Bound:

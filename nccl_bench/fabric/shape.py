@@ -29,6 +29,8 @@ class Shape:
     racks: tuple[Part, ...] | None
     """What each rack's uplinks carry, line; None where all ranks are in one, or racks are not known."""
     racks_eff: tuple[Part, ...] | None
+    rack_of: tuple[int, ...]
+    """By domain: its place in `racks`; empty where that is None."""
     assumptions: tuple[str, ...]
 
     @property
@@ -68,7 +70,10 @@ def lay_out(topology: Topology, ranks: Iterable[RankPlace] | None, environ: Mapp
     line, eff = _rack_parts(domains, racks, topology.oversubscription)
     told = tuple(dict.fromkeys((*topology.assumptions, *(text for domain in alike for text in domain.assumptions))))
     kinds = tuple({id(domain): domain for domain in domains}.values())
-    return Shape(n=len(members), domains=tuple(domains), kinds=kinds, places=tuple(places), racks=line, racks_eff=eff, assumptions=told)
+    names = list(dict.fromkeys(racks))
+    rack_of = () if line is None else tuple(names.index(rack) for rack in racks)
+    return Shape(n=len(members), domains=tuple(domains), kinds=kinds, places=tuple(places), racks=line, racks_eff=eff, rack_of=rack_of,
+                 assumptions=told)  # fmt: skip
 
 
 def gathered(topology: Topology, groups: Sequence[Sequence[RankPlace]], environ: Mapping[str, str]) -> tuple[int, Crowd]:
