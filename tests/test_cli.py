@@ -422,3 +422,13 @@ def test_json_of_explain_is_one_document() -> None:
     done = program("explain", "busbw", "--json")
 
     assert json.loads(done.stdout)["word"] == "busbw"
+
+
+def test_a_package_that_is_not_installed_is_no_bug(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['orjson'] = None; from nccl_bench.cli.main import run; sys.exit(run(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert done.returncode == 3, done.stderr
+    assert "'orjson' is not installed" in done.stderr
+    assert f"{sys.executable} -m pip install" in done.stderr
+    assert "bug" not in done.stderr

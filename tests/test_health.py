@@ -60,12 +60,19 @@ def lost(root: Path, nvml: Nvml) -> None:
     nvml.gpus.pop()
 
 
+def alone(root: Path, nvml: Nvml) -> None:
+    """One GPU of a board, handed on without its links."""
+    gpu(0, links=[])(root, nvml)
+    del nvml.gpus[1:]
+
+
 MLX = "sys/class/infiniband/mlx5_3"
 FAULTS = [
     ("gpu.count", "fail", None, lost),
     ("gpu.nvlink", "fail", "GPU 5", gpu(5, links=[1] * 17 + [0])),
     ("gpu.nvlink", "warn", "GPU 5", gpu(5, links=[1] * 12)),
     ("gpu.nvlink", "fail", "GPU 5", gpu(5, links=[])),
+    ("gpu.nvlink", "warn", "GPU 0", alone),
     ("gpu.pcie", "fail", "GPU 2", gpu(2, width=8)),
     ("gpu.pcie", "warn", "GPU 2", gpu(2, slot=4)),
     ("gpu.ecc", "fail", "GPU 1", gpu(1, wrong=3)),

@@ -27,7 +27,7 @@ from nccl_bench.cli.outcome import MEANING, Ended
 from nccl_bench.cli.ranks import part_of
 from nccl_bench.cli.streams import prepare_streams
 from nccl_bench.collectives import find
-from nccl_bench.errors import BUG, TOO_MANY_FILES, InterruptedRun, NcclBenchError, UsageError, too_many_files
+from nccl_bench.errors import BUG, TOO_MANY_FILES, InterruptedRun, LaunchError, NcclBenchError, UsageError, too_many_files
 from nccl_bench.report.terminal import last_line, write_error
 
 PROGRAM = "nccl-bench"
@@ -162,6 +162,8 @@ def _guarded(argv: Sequence[str], rows: tuple[Command, ...], stderr: TextIO, *, 
     except OSError as err:
         return _refused(err, stderr)
     except Exception as err:
+        if isinstance(err, ModuleNotFoundError) and not str(err.name).startswith("nccl_bench"):
+            return _not_installed(err, stderr, together=together)
         return _click_error(err, stderr, together=together) if hasattr(err, "format_message") else _bug(err, stderr)
 
 
@@ -252,6 +254,14 @@ def _no_space(err: OSError, stderr: TextIO) -> Ended:
     with contextlib.suppress(OSError):
         write_error(error, stderr)
     return Ended(exit_code=error.exit_code, why=error.why)
+
+
+def _not_installed(err: ModuleNotFoundError, stderr: TextIO, *, together: bool) -> Ended:
+    """A package that this Python lacks: an installation without its dependencies, no bug."""
+    package = str(err.name).partition(".")[0]
+    why = f"the Python package that gives '{package}' is not installed for {sys.executable}"
+    hints = "nccl-bench was installed without what it needs", f"{sys.executable} -m pip install nccl-bench   (--no-deps leaves this out)"
+    return _told(LaunchError(why, *hints), stderr, together=together)
 
 
 def _bug(err: Exception, stderr: TextIO) -> Ended:

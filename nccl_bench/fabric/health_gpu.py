@@ -59,6 +59,9 @@ def _links(host: Json, gpu: Json) -> Finding | None:
         return finding(host, "unknown" if full != 0 else "skipped", None, full, device=_name(gpu))
     if up == 0 and down == 0 and (full is None or "none" in (model.joined if model else ())):
         return finding(host, "skipped", "no NVLink", device=_name(gpu))
+    if up == 0 and down == 0 and len(node.get("gpus") or ()) == 1:
+        # A virtual machine that was given one GPU of a board has no link to anybody: seen on a rented H200.
+        return finding(host, "warn", "no NVLink, as where one GPU was handed on alone", f"{full} in full", device=_name(gpu))
     if down or (up == 0 and full):
         return finding(host, "fail", f"{up} up, {down} down", full or up + down, device=_name(gpu))
     if full is not None and up < full:
