@@ -168,7 +168,7 @@ def test_what_accept_said_counts_and_its_suspects_are_shown(tmp_path):
     found = document(tmp_path, all_reduce(), verdict=verdict)
 
     assert found.status == "fail"
-    assert "acceptance: fail, 1 rows, first pairs.busbw: half speed" in found.sentence.lower()
+    assert "acceptance: fail, 1 row, first pairs.busbw: half speed" in found.sentence.lower()
     assert [(one.who, one.evidence) for one in found.suspects] == [("nic gpu-002 mlx5_3", "24.4 of 49 GB/s in 31 pairs")]
     assert "hosts to drain: gpu-002" in next(section for section in found.sections if section.title == "Acceptance").words
 

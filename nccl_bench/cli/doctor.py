@@ -11,6 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from nccl_bench.cli.outcome import Ended
+from nccl_bench.units import counted
 
 PATIENCE_S = 30.0
 """For the hosts to come: one that is silent so long is listed (DESIGN.md section 5)."""
@@ -72,7 +73,6 @@ def show(found: Any, stream: TextIO, *, every: bool) -> None:
             stream.write(f"{'':<30} {'needs root; ' if row.needs_root else ''}{row.what}\n")
     for host in found.silent_hosts:
         stream.write(f"  FAIL     silent               {host}: said nothing\n")
-    total = f"{len(found.hosts)} host{'s' * (len(found.hosts) != 1)}"
-    stream.write(
-        f"{total}: {counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed, {counts['unknown']} unknown, {counts['skipped']} not here\n"
-    )
+    total = counted(len(found.hosts), "host")
+    parts = f"{counts['ok']} ok, {counted(counts['warn'], 'warning')}, {counts['fail']} failed, {counts['unknown']} unknown"
+    stream.write(f"{total}: {parts}, {counts['skipped']} not here\n")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from nccl_bench.cli.outcome import Ended
+from nccl_bench.units import counted
 
 
 def export(
@@ -51,7 +52,7 @@ def export(
     for warning in warnings:
         write_warning(warning, sys.stderr)
     if path is not None:
-        sys.stderr.write(f"{n} points in {path}\n")
+        sys.stderr.write(f"{counted(n, 'point')} in {path}\n")
     return Ended(exit_code=0, why="done")
 
 

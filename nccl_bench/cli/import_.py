@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nccl_bench.cli.outcome import Ended
+from nccl_bench.units import counted
 
 if TYPE_CHECKING:
     from nccl_bench.errors import NcclBenchError
@@ -116,7 +117,7 @@ def _said(files: list[Imported], points: tuple[Point, ...], path: Path | None) -
         for hang in file.hangs:
             lines += [hang.lines[0], *(f"  {line}" for line in hang.lines[1:])]
     if path is not None:
-        lines.append(f"{len(points)} points in {path}")
+        lines.append(f"{counted(len(points), 'point')} in {path}")
     return lines
 
 

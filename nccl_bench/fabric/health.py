@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nccl_bench.fabric.topology import Json
+from nccl_bench.units import counted
 
 Status = Literal["ok", "warn", "fail", "unknown", "skipped"]
 ORDER: tuple[Status, ...] = ("fail", "unknown", "warn", "ok", "skipped")
@@ -110,7 +111,7 @@ def verdict(results: Sequence[Result], silent: Sequence[str] = ()) -> tuple[int,
     """(exit code, why): 1 where a check fails or a host is silent, 8 where a required one is unknown."""
     failed = list(dict.fromkeys(row.id for row in results if row.status == "fail"))
     if failed or silent:
-        parts = [f"{len(failed)} check{'s' * (len(failed) != 1)} failed: {', '.join(failed[:4])}"] if failed else []
+        parts = [f"{counted(len(failed), 'check')} failed: {', '.join(failed[:4])}"] if failed else []
         parts += [f"silent: {', '.join(silent[:4])}"] if silent else []
         return 1, "; ".join(parts)
     unknown = list(dict.fromkeys(row.id for row in results if row.status == "unknown" and row.required))

@@ -266,7 +266,7 @@ def _why_not(run: Run, stage: str) -> str | None:
     if stage == "nic" and (run.backend == "gloo" or run.spec.backend == "gloo" or not has_rdma(run)):
         return "no RDMA port, or not NCCL"
     if stage in ("rails", "scale") and len(hosts) < (2 if stage == "rails" else 3):
-        return f"{len(hosts)} host{'s' * (len(hosts) != 1)}"
+        return counted(len(hosts), "host")
     if stage == "rails" and most < 2:
         return "one rank a host: the cluster stage is its one rail"
     if run.council.launch.launcher == "none" and stage in ("rails", "scale"):

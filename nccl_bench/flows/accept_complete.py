@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from nccl_bench.errors import DataError
 from nccl_bench.flows.accept_spec import N_SIZES, collectives_of
 from nccl_bench.records import Json, Point
+from nccl_bench.units import counted
 from nccl_bench.verdict.rows import Row
 
 _LISTS = ("doctor", "counters", "inventory", "hosts", "stages", "not_run", "excluded", "broken")
@@ -54,7 +55,7 @@ def _of_stage(stage: str, facts: Json, points: Sequence[Point], rank_hosts: Sequ
         elif stage == "node":
             seen = {rank_hosts[rank] for point in of_name for rank in (point.group.slowest or () if point.group else ()) if rank < len(rank_hosts)}
             if absent := sorted(wanted - seen):
-                yield _row(stage, name, f"no point of {len(absent)} hosts is recorded, first {absent[0]}", tuple(absent[:8]))
+                yield _row(stage, name, f"no point of {counted(len(absent), 'host')} is recorded, first {absent[0]}", tuple(absent[:8]))
 
 
 def _row(stage: str, what: str, reason: str, hosts: tuple[str, ...] = ()) -> Row:

@@ -16,6 +16,7 @@ from nccl_bench.flows.doctor import Diagnosis
 from nccl_bench.flows.judged import Judged
 from nccl_bench.records import Json
 from nccl_bench.results.store import RunWriter
+from nccl_bench.units import counted
 
 ATTEMPTS = 3
 """Worlds of one stage until it is given up: each loses the hosts that the one before it lost."""
@@ -240,9 +241,8 @@ def attempts(
         if not lost or attempt + 1 == ATTEMPTS or stage == "node":
             for members, world in bad:
                 hosts = list(dict.fromkeys(run.local().get(rank, "") for rank in members))
-                run.broken.append(
-                    {"stage": stage, "world": f"world of {len(members)} ranks", "reason": world.why, "hosts": hosts if len(hosts) < 5 else []}
-                )
+                name, few = f"world of {counted(len(members), 'rank')}", hosts if len(hosts) < 5 else []
+                run.broken.append({"stage": stage, "world": name, "reason": world.why, "hosts": few})
                 yield Said(text=f"stage {stage}: {world.why}")
             return
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nccl_bench.records import Json, RunHeader
 from nccl_bench.report.suspects import suspect_lines
+from nccl_bench.units import counted
 from nccl_bench.verdict.evidence import Suspect
 from nccl_bench.verdict.lax import LAX
 from nccl_bench.verdict.rows import Row, Status
@@ -17,7 +18,7 @@ MOST = 12
 
 def lines(header: RunHeader, rows: Sequence[Row], suspects: Sequence[Suspect], verdict: Json, files: Sequence[str]) -> list[str]:
     """The page."""
-    who = f"{header.n_nodes} node{'s' * (header.n_nodes != 1)}, {header.n_ranks} rank{'s' * (header.n_ranks != 1)}"
+    who = f"{counted(header.n_nodes or 0, 'node')}, {counted(header.n_ranks or 0, 'rank')}"
     found = [f"ACCEPTANCE   {who}   {verdict['status'].upper()}", f"  {'stage':<10}{'rows':>6}" + "".join(f"{status:>14}" for status in STATUSES)]
     for stage in sorted({row.stage for row in rows}, key=lambda stage: ORDER.index(stage) if stage in ORDER else -1):
         mine = [row.status for row in rows if row.stage == stage]

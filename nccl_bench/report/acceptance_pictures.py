@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nccl_bench.records import Json, RunHeader
 from nccl_bench.report.page import Dots, Heat, Picture
 from nccl_bench.report.terminal import banner
-from nccl_bench.units import format_size
+from nccl_bench.units import counted, format_size
 
 MAX_ROWS = 40
 """Rows of dots; of more worlds the slowest of each stage and collective."""
@@ -86,9 +86,9 @@ def _matrix(verdict: Json, about: str) -> Picture | None:
     left_out = f"{matrix['left_out']} more hosts in pairs.jsonl" if matrix.get("left_out") else ""
     return Picture(
         name="pairs", title="Pairs of hosts: GB/s of the slowest local rank, both directions at once",
-        caption=_caption(about, f"{len(hosts)} hosts", left_out, f"median {middle:.3g} GB/s"),
+        caption=_caption(about, counted(len(hosts), "host"), left_out, f"median {middle:.3g} GB/s"),
         note="A dark row and column is a host; a dark cell alone a link; a dark block off the diagonal a boundary between groups.",
-        words=f"Pairs of {len(hosts)} hosts: median {middle:.3g} GB/s, worst {hosts[a]} with {hosts[b]} at {low:.3g}.",
+        words=f"Pairs of {counted(len(hosts), 'host')}: median {middle:.3g} GB/s, worst {hosts[a]} with {hosts[b]} at {low:.3g}.",
         other=Heat(rows=hosts, columns=hosts, values=values, low=0.0, high=max(known), label="GB/s"),
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def _hosts(verdict: Json, about: str) -> Picture | None:
     names = sorted(values, key=lambda host: values[host])[:MAX_ROWS]
     guilty = {one["host"] for one in verdict["suspects"]} | set(verdict["drain"])
     apart = (max(values.values()) - min(values.values())) / median if median else 0.0
-    left_out = f"the slowest {len(names)} of {len(values)}" if len(values) > len(names) else f"{len(values)} hosts"
+    left_out = f"the slowest {len(names)} of {len(values)}" if len(values) > len(names) else counted(len(values), "host")
     return Picture(
         name="hosts", title=title, caption=_caption(about, left_out, f"largest to smallest {apart:.1%} of the median"),
         note="A diamond is a suspect or a host to drain.",

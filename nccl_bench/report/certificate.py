@@ -32,7 +32,9 @@ def certificate(verdict: Json, header: RunHeader, facts: Json, pictures: Sequenc
         status=_STATUS[verdict["status"]],
         sentence=str(verdict["why"]),
         numbers=(
-            Number(label="passed", value=str(counts["pass"]), expected=f"of {len(verdict['rows'])} rows, {counts['warn']} warn", status="pass"),
+            Number(
+                label="passed", value=str(counts["pass"]), expected=f"of {counted(len(verdict['rows']), 'row')}, {counts['warn']} warn", status="pass"
+            ),
             Number(label="failed", value=str(counts["fail"]), expected="must be 0", status="fail" if counts["fail"] else "pass"),
             Number(
                 label="inconclusive",
@@ -69,7 +71,7 @@ def _failures(verdict: Json) -> list[Suspect]:
         after = f": {row['reason']}" if row["reason"] else ""
         found.append(Suspect(who=", ".join(row["hosts"]) or f"stage {row['stage']}", evidence=f"failed {row['criterion']},{numbers}{after}"))
     more = len(rows) - MOST_FAILURES
-    return [*found, Suspect(who=f"{more} more rows failed", evidence="below")] if more > 0 else found
+    return [*found, Suspect(who=f"{counted(more, 'more row')} failed", evidence="below")] if more > 0 else found
 
 
 def _missing(verdict: Json) -> list[str]:

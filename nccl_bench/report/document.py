@@ -23,6 +23,7 @@ from nccl_bench.report.training_section import training_section
 from nccl_bench.report.views import views_of
 from nccl_bench.results.runs import Run
 from nccl_bench.results.store import VERDICT_FILE
+from nccl_bench.units import counted
 from nccl_bench.verdict.ceilings import ceilings_of
 
 MAX_PER_RUN = 4
@@ -189,7 +190,7 @@ def _acceptance(view: View) -> Section | None:
     )
     drain = view.verdict.get("drain") or ()
     words = [f"accept says: {view.verdict.get('status')}", f"hosts to drain: {', '.join(map(str, drain))}" if drain else ""]
-    note = f"{len(rows) - len(ordered)} rows more are in {VERDICT_FILE}." if len(rows) > len(ordered) else ""
+    note = f"{counted(len(rows) - len(ordered), 'row')} more in {VERDICT_FILE}." if len(rows) > len(ordered) else ""
     table = Table(columns=keys, numbers=(False,) * len(keys), rows=cells, note=note)
     return Section(name=f"acceptance-{_anchor(view)}", title="Acceptance", words=tuple(word for word in words if word), tables=(table,))
 

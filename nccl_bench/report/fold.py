@@ -15,7 +15,7 @@ from nccl_bench.report.look import rate
 from nccl_bench.report.naming import headline, judged
 from nccl_bench.report.page import Status
 from nccl_bench.report.pictures_across import axis_times, host_medians, pair_values, pairs_have_rates
-from nccl_bench.units import format_GBps, format_percent, format_size, format_us
+from nccl_bench.units import counted, format_GBps, format_percent, format_size, format_us
 
 LIKE_FRAC = 0.05
 """Like nodes agree within this where they are healthy (DESIGN.md section 3: what lets a stated floor pass a row)."""
@@ -118,8 +118,9 @@ def _verdict(view: View) -> Judgement | None:
         return None
     rows = [row for row in (view.verdict or {}).get("rows") or () if row.get("status") in ("fail", "inconclusive", "warn")]
     first = f", first {rows[0].get('criterion')}: {rows[0].get('reason') or rows[0].get('status')}" if rows else ""
+    n_rows = f", {counted(len(rows), 'row')}" if rows else ""
     status: Status = "fail" if said == "fail" else "unknown" if said == "inconclusive" else "look"
-    return Judgement(status=status, why=f"acceptance: {said}{f', {len(rows)} rows' if rows else ''}{first}")
+    return Judgement(status=status, why=f"acceptance: {said}{n_rows}{first}")
 
 
 def _by_pairs(view: View) -> Judgement:

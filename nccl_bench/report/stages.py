@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from nccl_bench.units import format_seconds, format_size
+from nccl_bench.units import counted, format_seconds, format_size
 
 PLAIN_EVERY_S = 60.0
 """Seconds between two lines of one stage where there is no terminal."""
@@ -73,8 +73,8 @@ class StageView:
         self._current, self._n_cases, self._n_done = one, 0, 0
         if not self._live:
             about = f", about {format_seconds(one.estimate_s)}" if one.estimate_s and not worlds else ""
-            more = f", {worlds} world{'s' * (worlds != 1)}" if worlds else about
-            self._line(f"stage {name}: {hosts} host{'s' * (hosts != 1)}{more}")
+            more = f", {counted(worlds, 'world')}" if worlds else about
+            self._line(f"stage {name}: {counted(hosts, 'host')}{more}")
 
     def message(self, message: Mapping[str, Any]) -> None:
         """What the worker of the first rank says of its cases."""

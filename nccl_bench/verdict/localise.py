@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from nccl_bench.units import counted
 from nccl_bench.verdict import inside as within
 from nccl_bench.verdict import places as between
 from nccl_bench.verdict.blame_ends import End, Search, beyond_paths, by_node, slow_ends, slow_rails
@@ -208,7 +209,7 @@ def _failed(evidence: Evidence, exchanges: Exchanges, places: between.Places | N
     if not pairs or places is None:
         return names, []
     crossing = sum(places.group[a] != places.group[b] for a, b in pairs)
-    return names, [f"{len(pairs)} pairs failed, {crossing} of them across the boundary"]
+    return names, [f"{counted(len(pairs), 'pair')} failed, {crossing} of them across the boundary"]
 
 
 def suggest(evidence: Evidence, findings: Findings) -> tuple[tuple[str, str], ...]:
