@@ -32,6 +32,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ceilings": ("nccl_bench/verdict/ceilings.py", "tests/test_ceilings.py"),
     "groups": ("nccl_bench/groups.py", "tests/test_groups.py"),
     "stopping": ("nccl_bench/measure/stopping.py", "tests/test_stopping.py"),
+    "stats": ("nccl_bench/measure/stats.py", "tests/test_stopping.py"),
     "compare": ("nccl_bench/verdict/compare.py", "tests/test_compare.py", "alarm or shift"),
     "localise": ("nccl_bench/verdict/localise.py", "tests/test_localise.py tests/test_ranked.py", "kind_of or clean_ or several_faults"),
 }

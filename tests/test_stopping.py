@@ -192,6 +192,54 @@ def test_series_grow_where_many_were_not_enough():
     assert rule.next_batches(2) == 64
 
 
+def test_six_series_are_needed_and_a_thousand_are_the_end():
+    steady, endless = (StopRule(precision=precision, budget_s=9.0) for precision in (0.01, 1e-9))
+    counted = StopRule(precision=0.01, budget_s=9.0, n_batches=2)
+    ends = []
+    for _ in range(1001):
+        steady.add([5.0], 0.0)
+        endless.add([1.0, 2.0], 0.0)
+        counted.add([], 0.0)
+        ends.append((steady.done(), endless.done(), counted.done()))
+
+    assert [at[0] for at in ends].index("precision") + 1 == 6
+    assert [at[1] for at in ends].index("time") + 1 == [at[2] for at in ends].index("iters") + 1 == 1000
+    assert ends[-1] == ("precision", "time", "iters")
+
+
+def test_precision_that_comes_late_stops_too():
+    rule = StopRule(precision=0.05, budget_s=9.0)
+    for us in (5.0, 9.0) * 3:
+        rule.add([us], 0.0)
+    assert rule.done() is None
+
+    for _ in range(94):
+        rule.add([5.0], 0.0)
+
+    assert rule.done() == "precision"
+
+
+def test_a_count_is_over_once_it_is_passed_and_not_before_it_is_reached():
+    rule = StopRule(precision=0.01, budget_s=1.0, n_batches=6)
+    rule.add([1.0, 1.0, math.nan, math.nan, math.nan], 0.1)
+
+    assert rule.done() is None
+
+    rule.add([1.0, 1.0], 0.1)
+
+    assert rule.done() == "iters"
+
+
+def test_without_any_budget_one_series_is_taken():
+    rule = StopRule(precision=0.01, budget_s=0.0)
+
+    assert rule.done() is None
+
+    rule.add([1.0], 0.0)
+
+    assert rule.done() == "time"
+
+
 def test_the_budget_may_be_overdrawn_fourfold_for_an_interval_and_not_beyond():
     within, beyond = (StopRule(precision=0.01, budget_s=2.0) for _ in range(2))
     within.add([1e6], 7.9)

@@ -94,10 +94,10 @@ class StopRule:
         return (bounds[1] - bounds[0]) / 2 / median(self.batches)
 
     def next_batches(self, first: int) -> int:
-        """How many batches the next series takes: `first` for six series, then twice as many every six, at most 64."""
+        """How many batches the next series takes: `first` for twelve series, then twice as many every six, at most 64."""
         if self.n_batches is not None:
             return min(first, self.n_batches - len(self.batches) - self.n_discarded)
-        return min(64, first << max(0, self.n_series // MIN_SERIES - 1)) if self.n_series >= 2 * MIN_SERIES else first
+        return min(64, first << max(0, self.n_series // MIN_SERIES - 1))
 
     def times(self) -> Times | None:
         """The statistics; None where no batch was usable."""
