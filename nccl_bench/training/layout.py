@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from nccl_bench import groups
@@ -166,12 +167,15 @@ def split_layers(layers: int, parts: int) -> tuple[int, ...]:
 
 def stages_of(layout: Layout, model: Model) -> tuple[Stage, ...]:
     """What every pipeline rank holds; with vpp, rank r holds the chunks r, r + pp, ..."""
-    sizes = layout.pp_layout or split_layers(model.layers, layout.pp * layout.vpp)
+    return _stages(layout.pp_layout or split_layers(model.layers, layout.pp * layout.vpp), layout.pp)
+
+
+@lru_cache(maxsize=1024)
+def _stages(sizes: tuple[int, ...], pp: int) -> tuple[Stage, ...]:
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
     chunks = [tuple(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
     return tuple(
-        Stage(index=rank, layers=tuple(i for chunk in chunks[rank :: layout.pp] for i in chunk), first=rank == 0, last=rank == layout.pp - 1)
-        for rank in range(layout.pp)
+        Stage(index=rank, layers=tuple(i for chunk in chunks[rank::pp] for i in chunk), first=rank == 0, last=rank == pp - 1) for rank in range(pp)
     )
 
 

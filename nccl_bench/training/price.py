@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nccl_bench.collectives import bus_factor
-from nccl_bench.groups import Kind, Mesh, Span, kind_of, span_of
+from nccl_bench.groups import Kind, Mesh, Ranks, Span, kind_of, span_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +48,34 @@ class Places:
         """seats: [rank] (node, local rank)."""
         self.seats = seats
         self._known: dict[tuple[str, str], Place] = {}
+        self._spans: dict[tuple[Ranks, ...], Span] = {}
+        """By groups: meshes of other names often have the same."""
 
     def of(self, mesh: Mesh, axis: str) -> Place:
         """The place of an axis of a mesh. Raises UsageError where there is no such axis."""
         key = (mesh.text, axis)
         if key not in self._known:
             kind = kind_of(mesh, axis)
-            self._known[key] = Place(kind=kind, span=span_of(kind, self.seats))
+            if kind.groups not in self._spans:
+                self._spans[kind.groups] = span_of(kind, self.seats)
+            self._known[key] = Place(kind=kind, span=self._spans[kind.groups])
         return self._known[key]
 
 
 def cached(pricer: Pricer) -> Pricer:
     """The pricer with each answer kept: a search asks the same thousands of times. Places are told apart by shape and neighbours."""
-    known: dict[object, Price | None] = {}
+    known: dict[tuple[str, int, int], Price | None] = {}
+    alike: dict[object, int] = {}
+    seen: dict[int, tuple[Place, int]] = {}  # by id, which the place kept beside it holds
+
+    def number_of(place: Place) -> int:
+        if id(place) not in seen:
+            same = (place.shape, place.span, len(place.kind.groups), place.kind.groups[0])
+            seen[id(place)] = place, alike.setdefault(same, len(alike))
+        return seen[id(place)][1]
 
     def price(collective: str, nbytes: int, place: Place) -> Price | None:
-        key = (collective, nbytes, place.shape, place.span, len(place.kind.groups), place.kind.groups[0])
+        key = (collective, nbytes, number_of(place))
         if key not in known:
             known[key] = pricer(collective, nbytes, place)
         return known[key]
