@@ -32,6 +32,14 @@ def test_no_command_makes_the_folder_of_a_file(number, tmp_path, capsys):
     assert not (tmp_path / "nosuch").exists()
 
 
+def test_a_directory_that_holds_a_run_is_refused_by_pairs_before_it_measures(tmp_path, capsys):
+    base = write_run(tmp_path / "b", [point()])
+    assert run(["pairs", "-g", "2", "--backend", "gloo", "-O", str(base)]) == 2
+    shown = capsys.readouterr().err
+    assert "holds a run already (run.json)" in shown
+    assert "rank" not in shown.splitlines()[0]
+
+
 def test_a_file_in_the_folder_that_the_run_makes_itself_is_written(tmp_path):
     out = tmp_path / "run"
     check_writable(out / "junit.xml", "--junit", made=out)

@@ -182,6 +182,27 @@ def test_a_verdict_of_some_stages_says_so_in_its_sentence():
     assert verdict.why.startswith("of the stages asked for (not of pairs): warn: ")
 
 
+def test_counters_that_one_host_of_many_does_not_show_are_open_unless_it_is_out():
+    assert judge(case(point(430), counters_missing=("h1",)), Criteria(), lambda _: EXPECTED).exit_code == 8
+    out = ({"host": "h1", "stage": "node", "reason": "silent"},)
+    verdict = judge(case(point(430), counters_missing=("h1",), excluded=out), Criteria(), lambda _: EXPECTED)
+    assert status(verdict, "counters of every host") == []
+
+
+def test_no_outlier_is_worth_nothing_where_exchanges_scatter_and_little_between_two_hosts():
+    noisy = judge(case(point(430), pairs_ran=True, findings=Findings(unseen_frac=0.4), n_hosts=8), Criteria(), lambda _: EXPECTED)
+    assert (noisy.exit_code, status(noisy, "no outlier")) == (8, ["inconclusive"])
+    for n, expected in ((1, "pass"), (2, "warn"), (8, "pass")):
+        assert status(judge(case(point(430), pairs_ran=True, n_hosts=n), Criteria(), lambda _: EXPECTED), "no outlier") == [expected]
+
+
+@pytest.mark.parametrize("gone", [{"busbw_GBps": None}, {"group": None}])
+def test_a_point_that_cannot_be_judged_is_open_beside_good_ones(gone):
+    other = replace(point(430), collective="all_gather", **gone)
+    verdict = judge(case(point(430), other), Criteria(), lambda _: EXPECTED)
+    assert (verdict.exit_code, status(verdict, "all_gather bandwidth")) == (8, ["inconclusive"])
+
+
 def test_one_unchecked_case_leaves_the_data_open():
     assert judge(case(point(430), point(430, nbytes=8, wrong=None)), Criteria(), lambda _: EXPECTED).exit_code == 8
 

@@ -223,6 +223,15 @@ def test_failed_pairs_count_against_an_end_like_slow_ones():
     assert len(found.failed) == 7
 
 
+def test_exchanges_that_scatter_too_much_to_show_a_fault_are_no_pass():
+    rng = np.random.default_rng(3)
+    rows = [(a, b, 0, 90 * np.exp(rng.normal(0, 0.15)), LARGE_BOTH) for a in range(12) for b in range(a + 1, 12)]
+    found = localise(Evidence(hosts=tuple(f"h{at}" for at in range(12)), exchanges=Exchanges.of(rows)))
+    assert (found.suspects, found.undetermined) == ((), ())
+    assert verdict(found, 12)[0] == 8
+    assert verdict(localise(full(12, lambda a, b: 90)), 12)[0] == 0
+
+
 def test_two_nodes_alone_cannot_be_told_apart():
     found = localise(evidence_of(table("a b 50\n")))
     assert verdict(found, 2)[0] == 8

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from nccl_bench.errors import UsageError
+from nccl_bench.results.store import HEADER_FILE, VERDICT_FILE
 
 
 def write_text(path: Path, text: str, option: str) -> None:
@@ -44,6 +45,13 @@ def check_writable(path: Path | None, option: str, made: Path | None = None) -> 
     needed = path if _stays(path) else path.parent  # any other file is renamed into place
     if not os.access(needed, os.W_OK):
         raise _cannot(path, option, f"you may not write {needed}")
+
+
+def check_free(out: Path | None) -> None:
+    """Raise UsageError before anything is measured where the run directory that -O names holds a run."""
+    held = None if out is None else next((name for name in (HEADER_FILE, VERDICT_FILE) if (out / name).exists()), None)
+    if held is not None:
+        raise UsageError(f"{out} holds a run already ({held})", "a run is never overwritten: name another directory with -O")
 
 
 def _stays(path: Path) -> bool:

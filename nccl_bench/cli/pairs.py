@@ -40,6 +40,7 @@ def pairs(
 
     Ends 1 where something is slow or failed, 8 where nothing can be said (two nodes, no NCCL).
     """
+    from nccl_bench.cli.files import check_free
     from nccl_bench.cli.places import groups_of, ratio
     from nccl_bench.measure.pairs_spec import PairSpec
     from nccl_bench.measure.spec import parse_sizes
@@ -48,6 +49,7 @@ def pairs(
     places, allowed = groups_of(groups, {}), ratio(oversubscription)
     if from_ is not None:
         return judge_table(from_, places, allowed, as_json=as_json, stdout=sys.stdout, stderr=sys.stderr)
+    check_free(out)
     spec = PairSpec(
         levels=("node", "gpu") if level == "both" else (level,), mode=mode, sizes=() if sizes is None else parse_sizes(sizes), budget_s=budget,
         timeout_s=timeout, backend=backend,

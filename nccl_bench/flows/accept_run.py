@@ -95,6 +95,8 @@ class Run:
     broken: list[Json] = field(default_factory=list)
     bad_counters: list[Json] = field(default_factory=list)
     counters_read: bool = False
+    counters_missing: set[str] = field(default_factory=set)
+    """Hosts whose counters could not be read before or after a stage that they took part in."""
     rdma_bytes: int | None = None
     nic_of: dict[str, str] = field(default_factory=dict)
     """"host/local rank" -> NIC, where proven."""
@@ -142,6 +144,8 @@ def judge_counters(run: Run, stage: str, before: Mapping[str, Json]) -> None:
     have = {name for values in after.values() for device in values.values() for name in device}
     n_devices = {name: sum(name in device for values in after.values() for device in values.values()) for name in have}
     run.counters_read = run.counters_read or bool(have - {"xids"})
+    told = {host for host, values in after.items() if host in before and {name for device in values.values() for name in device} - {"xids"}}
+    run.counters_missing |= set(run.local().values()) - told
     run.bad_counters += [
         {"host": move.host, "device": move.device, "counter": move.counter, "text": text, "stage": stage, "fault": not move.saturated}
         for move, text in counters.judge(moves, n_devices) if not move.saturated or stage == "doctor"

@@ -86,6 +86,7 @@ def judge_run(path: Path, criteria: Criteria, groups: GroupsOf = lambda _: None,
     facts["not_run"] = [*facts["not_run"], *_never_begun(facts)]
     case = Case(
         points=points, rank_hosts=rank_hosts, doctor=tuple(facts["doctor"]), counters=tuple(facts["counters"]), counters_read=facts["counters_read"],
+        counters_missing=tuple(facts.get("counters_missing", ())),
         findings=findings, pairs_ran=ran, excluded=tuple(facts["excluded"]), not_run=tuple(facts["not_run"]), broken=tuple(facts["broken"]),
         rdma_bytes=facts["rdma_bytes"], has_rdma=facts["has_rdma"], shared_gpu=header.shared_gpu,
         not_nccl=header.not_nccl or header.backend not in (None, "nccl"),

@@ -198,6 +198,8 @@ class Findings:
     next_pairs: tuple[tuple[str, str], ...] = ()
     """Pairs that would decide."""
     notes: tuple[str, ...] = ()
+    unseen_frac: float = 0.0
+    """Losses of large messages below this drown in their scatter."""
     reference: Mapping[str, float] = field(default_factory=dict)
     """What most exchanges reach, by stratum, in the unit of `speed`."""
 

@@ -188,7 +188,16 @@ def _pairs(case: Case) -> Iterable[Row]:
         reason = f"{', '.join(failed[:8])}{' ...' if len(failed) > 8 else ''}"
         yield Row(criterion="pairs that failed", stage="pairs", status="fail", measured=len(failed), required=0, unit="pairs", reason=reason)
     if case.pairs_ran and not case.findings.suspects and not case.findings.undetermined and not failed:
-        yield Row(criterion="no outlier", stage="pairs", status="pass", measured=0, required=0, unit="suspects")
+        said, why = _no_outlier(case)
+        yield Row(criterion="no outlier", stage="pairs", status=said, measured=0, required=0, unit="suspects", reason=why)
+
+
+def _no_outlier(case: Case) -> tuple[Status, str]:
+    """What it is worth that nobody is a suspect."""
+    unseen = case.findings.unseen_frac
+    if unseen > lax.MOST_APART:
+        return "inconclusive", f"exchanges scatter so much that losses below {unseen:.0%} are not seen"
+    return ("warn", "two hosts have nobody to be compared with") if case.n_hosts == 2 else ("pass", "")
 
 
 def _counters(case: Case, criteria: Criteria) -> Iterable[Row]:
@@ -198,6 +207,10 @@ def _counters(case: Case, criteria: Criteria) -> Iterable[Row]:
         yield Row(criterion=f"counter of {one['device']}", stage=one["stage"], status=criteria.counters, measured=one["text"],
             required="did not move",
                   source=criteria.path or DEFAULT, hosts=(one["host"],))  # fmt: skip
+    gone = {one["host"] for one in case.excluded}
+    if case.counters_read and (missing := tuple(host for host in case.counters_missing if host not in gone)):
+        reason = f"no counter could be read on {counted(len(missing), 'host')}"
+        yield Row(criterion="counters of every host", stage="cluster", status="inconclusive", required="did not move", reason=reason, hosts=missing)
     if not case.counters:
         status: Status = "pass" if case.counters_read else "inconclusive"
         yield Row(criterion="counters", stage="cluster", status=status, measured="none moved" if case.counters_read else None,

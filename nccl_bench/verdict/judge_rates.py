@@ -38,7 +38,11 @@ def _expected(case: Case, criteria: Criteria, ceiling_of: CeilingOf, floor_of: F
             # Beside a load it is slower by design, and of the NICs alone the ceiling is not modelled: repeats, spread and vendors' numbers judge.
             continue
         largest = largest_of(points)
-        if largest.busbw_GBps is None or not ranks or len(ranks) < 2:
+        if len(ranks) < 2 and largest.n_ranks == 1:
+            continue
+        if largest.busbw_GBps is None or len(ranks) < 2:
+            reason = "no rate at the largest size" if len(ranks) > 1 else "which ranks measured it is not recorded"
+            yield Row(criterion=f"{name} bandwidth", stage=stage, status="inconclusive", unit="GB/s", reason=reason, hosts=hosts_of(case, ranks))
             continue
         yield from judge_sizes.of_ranges(criteria, ceiling_of, stage, name, points, hosts_of(case, ranks))
         like = [largest_of(other).busbw_GBps for (at, who, what), other in known.items()

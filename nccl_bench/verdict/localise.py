@@ -16,7 +16,7 @@ from nccl_bench.units import counted
 from nccl_bench.verdict import inside as within
 from nccl_bench.verdict import places as between
 from nccl_bench.verdict.blame_ends import End, Search, beyond_paths, by_node, slow_ends, slow_rails
-from nccl_bench.verdict.ends import SHARE, less_common, look
+from nccl_bench.verdict.ends import SHARE, SIGMAS, less_common, look
 from nccl_bench.verdict.evidence import LARGE_BOTH, LARGE_ONE, SMALL_BOTH, SMALL_ONE, Evidence, Exchanges, Findings, Groups, Ints, Mark, Suspect
 from nccl_bench.verdict.ranked import noisy_ends, stalling_ends
 
@@ -93,11 +93,13 @@ def _between_nodes(evidence: Evidence, exchanges: Exchanges) -> Findings:
     suspects += [*boundary, *by_node(search, ends), *([] if core is None else [core])]
     links, undetermined, next_pairs = _links(search, search.use)
     failed, how = _failed(evidence, exchanges, places)
-    noisy = [f"{STRATA[number]}: exchanges scatter by {sigma:.0%}, so losses below {1 - math.exp(-4 * sigma):.0%} are not seen"
+    unseen = [1 - math.exp(-SIGMAS * sigma) for number, sigma in looked.sigma.items() if number in (LARGE_BOTH, LARGE_ONE)]
+    noisy = [f"{STRATA[number]}: exchanges scatter by {sigma:.0%}, so losses below {1 - math.exp(-SIGMAS * sigma):.0%} are not seen"
              for number, sigma in looked.sigma.items() if sigma > 0.05]  # fmt: skip
     return Findings(
         suspects=(*suspects, *links), undetermined=tuple(undetermined), failed=failed, next_pairs=tuple(next_pairs),
-        notes=(*notes, *how, *noisy), reference={STRATA[number]: value for number, value in looked.reference.items()},
+        notes=(*notes, *how, *noisy), unseen_frac=max(unseen, default=0.0),
+        reference={STRATA[number]: value for number, value in looked.reference.items()},
     )  # fmt: skip
 
 

@@ -50,6 +50,8 @@ class Case:
     counters: tuple[Json, ...] = ()
     """[{host, device, counter, text, stage}] that speak against a device."""
     counters_read: bool = False
+    counters_missing: tuple[str, ...] = ()
+    """Hosts whose counters could not be read around some stage."""
     findings: Findings = field(default_factory=Findings)
     pairs_ran: bool = False
     excluded: tuple[Json, ...] = ()

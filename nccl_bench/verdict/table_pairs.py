@@ -8,6 +8,7 @@ from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS
 from nccl_bench.results.pair_table import PairTable
 from nccl_bench.units import counted
 from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_BOTH, Evidence, Exchanges, Findings, Groups
+from nccl_bench.verdict.lax import MOST_APART
 from nccl_bench.verdict.localise import ALL_FAILED
 
 
@@ -54,6 +55,8 @@ def verdict(findings: Findings, n_nodes: int) -> tuple[int, str]:
     if findings.undetermined:
         n = len(findings.undetermined)
         return FAIL, f"{counted(n, 'pair')} {'is' if n == 1 else 'are'} slow, and this data cannot say why"
+    if findings.unseen_frac > MOST_APART:
+        return INCONCLUSIVE, f"exchanges scatter so much that losses below {findings.unseen_frac:.0%} are not seen"
     if n_nodes < 3:
         return INCONCLUSIVE, "two nodes have nobody to be compared with"
     return PASS, "no outlier"
