@@ -317,10 +317,12 @@ def test_options_without_effect_and_gpus_that_stand_idle_are_said():
     idle = ("--world", "32", "--tp", "8", "--gemm-eff", "0.7", "--gpu-hour-price", "2")
     shown, found = run(*common, *idle).stdout, document(*common, *idle)
 
-    assert "32 of the 64 GPUs named stand idle: 768 GPU-hours a day, 1536 in money" in shown
+    assert "32 of the 64 GPUs of these nodes stand idle: 768 GPU-hours a day, 1536 in money" in shown
     assert found["cost"]["gpu_hours_idle_per_day"] == 768
     assert found["cost"]["money_idle_per_day"] == 1536
     assert any("stand idle" in note for note in found["notes"])
+    part = run("plan", "--preset", "llama3-8b", "--gpus", "8xH100-SXM", "--nics", "8x400-IB", "--world", "12", "--gbs", "12").stdout
+    assert "4 of the 16 GPUs of these nodes stand idle" in part
     full = document(*common, "--tp", "8", "--gemm-eff", "0.7")
     assert (full["notes"], full["cost"]["gpu_hours_idle_per_day"]) == ([], 0)
     said = document(*common, "--sp", "--tp", "1", "--tokens", "1T", "--gpu-hour-price", "2", "--peak", "900", "--hbm", "3000")["notes"]

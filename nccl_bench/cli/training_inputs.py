@@ -52,7 +52,7 @@ class _Hardware:
     points: tuple[Point, ...]
     gpu: str | None
     n_named: int
-    """GPUs that --gpus and --nodes name; 0 without them."""
+    """GPUs of the nodes that --gpus names; 0 without it."""
 
 
 def inputs_of(given: Given, *, sized: bool = True) -> Inputs:
@@ -76,7 +76,7 @@ def inputs_of(given: Given, *, sized: bool = True) -> Inputs:
     assumptions += [Assumption(name="of the file", value=text, source="its keys") for text in (source.notes if source else ())]
     money = Money(
         gpu_hour_price=_checked_price(given.gpu_hour_price),
-        tokens=_tokens(given.tokens),
+        tokens=_positive("--tokens", _tokens(given.tokens), 1e18),
         observed_step_s=_positive("--observed-step", given.observed_step),
         idle_gpus=max(0, hardware.n_named - world),
     )
@@ -207,8 +207,7 @@ def _hardware(given: Given, layout: Layout) -> _Hardware:
         raise UsageError("--nics and --nodes go with --gpus", "for example --gpus 8xH100-SXM --nics 8x400-IB --nodes 8")
     seats = _seats(given, layout, topology, header)
     n_named = sum(len(node.gpus or ()) for node in topology.nodes) if topology is not None and given.gpus is not None else 0
-    # Without --nodes as many were taken as --world needs, and what is left of the last is no choice of the user's.
-    return _Hardware(seats, topology, header, points, _gpu_name(topology), n_named if given.nodes is not None or given.world is None else 0)
+    return _Hardware(seats, topology, header, points, _gpu_name(topology), n_named)
 
 
 def _topology(given: Given) -> Topology:
@@ -384,9 +383,9 @@ def _checked_price(value: float | None) -> float | None:
     return value if value == 0 else _positive("--gpu-hour-price", value)
 
 
-def _positive(option: str, value: float | None) -> float | None:
-    if value is not None and not 0 < value < 1e9:
-        raise UsageError(f"{option} {value:g} is out of range", "a number above 0 and below 1e9")
+def _positive(option: str, value: float | None, most: float = 1e9) -> float | None:
+    if value is not None and not 0 < value < most:
+        raise UsageError(f"{option} {value:g} is out of range", f"a number above 0 and below {most:g}")
     return value
 
 

@@ -22,7 +22,7 @@ def _idle(inputs: Inputs) -> list[str]:
     if not idle:
         return []
     cost = f", {idle * HOURS_A_DAY * price:.0f} in money" if price is not None else ""
-    return [f"{idle} of the {inputs.world + idle} GPUs named stand idle: {idle * HOURS_A_DAY:.0f} GPU-hours a day{cost}"]
+    return [f"{idle} of the {inputs.world + idle} GPUs of these nodes stand idle: {idle * HOURS_A_DAY:.0f} GPU-hours a day{cost}"]
 
 
 def _without_effect(given: Given, inputs: Inputs, *, timed: bool) -> list[str]:
@@ -39,4 +39,6 @@ def _without_effect(given: Given, inputs: Inputs, *, timed: bool) -> list[str]:
         said.append("no effect: --mem-headroom (the GPU's memory is not known: --gpu-mem)")
     if given.sp and inputs.layout.tp == 1 and given.tp is not None:
         said.append("no effect: --sp (there is no TP; Megatron switches it off)")
+    if given.etp is not None and not inputs.model.experts:
+        said.append(f"no effect: --etp {given.etp} (the model has no experts)")
     return said

@@ -146,6 +146,11 @@ def lowest_across(key: str) -> float | None:
     return min((row.share_frac for row in observations() if row.nodes > 1 and row.collective == key), default=None)
 
 
+def lowest_of(platform: str, key: str, algorithm: str | None, best: frozenset[str]) -> float | None:
+    """The smallest share of a cell; None where it is empty."""
+    return min((row.share_frac for row in rows_for(platform, key, algorithm, best)), default=None)
+
+
 def above_nics(platform: str, key: str, best: frozenset[str]) -> bool:
     """Whether a system of this kind showed more bus bandwidth than its NICs carry: then no ring ran, but a tree or sums in switches.
 

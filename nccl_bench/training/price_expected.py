@@ -1,16 +1,18 @@
 """Prices without a measurement: what healthy systems of this kind reach, low to middle (IDEAL.md), on this topology's own groups.
 
 T = the least of NCCL's algorithms and protocols of: start + bytes x bus factor / (bus bandwidth x protocol's share), as NCCL chooses
-(fabric/latency.py). All groups of a kind run at once, so groups that leave a node share its NICs. The slow end is what healthy systems
-of this kind reach at their lower quartile; where fewer than two are known the stated floor, or the lowest that any system of several
-nodes reached. On two nodes a tree, or sums in switches, send half of a ring's bytes: where no system of this kind showed it, the price
-is the ring's, and only the fast end the tree's.
+(fabric/latency.py). All groups of a kind run at once, so groups that leave a node share its NICs. The fast end is what is attainable, the
+middle between median and lower quartile of healthy systems of this kind, the slow end the least that one of them reached. Where fewer
+than two are known it is between attainable and the stated floor, or the lowest that any system of several nodes reached. On two nodes a
+tree, or sums in switches, send half of a ring's bytes: where no system of this kind showed it, the price is the ring's, and only the fast
+end the tree's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nccl_bench.collectives import bus_factor
 from nccl_bench.fabric import expected, ideal
@@ -48,21 +50,23 @@ class _Expected:
         contention = self._contention(place, found)
         by, rates, seen = self._rates(found, collective, place)
         work = nbytes * bus_factor(collective, place.kind.size) * contention * 1e-3
-        best = _least(row, {way: fast for way, (_slow, fast) in rates.items()}, work)
-        fast, slow = (_least(row, {way: rates[way][end] for way in seen}, work) for end in (1, 0))
+        best = _least(row, {way: rate.fast for way, rate in rates.items()}, work)
+        mid = (_least(row, {way: rates[way].median for way in seen}, work) + _least(row, {way: rates[way].quartile for way in seen}, work)) / 2
+        slow = _least(row, {way: rates[way].slow for way in seen}, work)
         if contention > 1.01:
             by += f", NICs shared {contention:.3g}-fold"
-        return Price(low_us=best, mid_us=(fast + slow) / 2, high_us=slow, by=by)
+        return Price(low_us=min(best, mid), mid_us=mid, high_us=max(mid, slow), by=by)
 
-    def _rates(self, found: ideal.Ceilings, collective: str, place: Place) -> tuple[str, dict[str, tuple[float, float]], list[str]]:
-        """(where from, (slow, fast) GB/s of bus bandwidth by algorithm, the algorithms that such systems are known to have run)."""
+    def _rates(self, found: ideal.Ceilings, collective: str, place: Place) -> tuple[str, dict[str, _Rate], list[str]]:
+        """(where from, GB/s of bus bandwidth by algorithm, the algorithms that such systems are known to have run)."""
         row = found.collectives[collective]
         lowest = expected.lowest_across(collective) if place.span.nodes > 1 else None
         floor = min(found.floor[collective], 1.0 if lowest is None else lowest)
         rates = {}
         for way, ceiling in row.by_algorithm.items():
             seen = row.best.expected if way in row.fastest else ceiling.expected
-            rates[way] = (floor * ceiling.attainable_GBps, ceiling.attainable_GBps) if seen is None else (seen.low_GBps, seen.mid_GBps)
+            known = None if seen is None else expected.lowest_of(found.platform, collective, None if way in row.fastest else way, row.fastest)
+            rates[way] = _rate(ceiling, seen, floor, known)
         by = "attainable, stated floor" if row.best.expected is None else f"expected, {row.best.expected.n_sources} sources"
         doubtful = place.span.nodes == 2 and collective == "all_reduce" and "ring" in rates and "ring" not in row.fastest
         if not doubtful or expected.above_nics(found.platform, collective, row.fastest):
@@ -86,6 +90,25 @@ class _Expected:
         busy = min(1.0, place.span.crossing * place.span.per_node / max(self.per_node))
         share = self._share_GBps / busy
         return max(1.0, own / share) if share > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """GB/s of bus bandwidth of one algorithm."""
+
+    slow: float
+    quartile: float
+    median: float
+    fast: float
+
+
+def _rate(ceiling: ideal.Ceiling, seen: expected.Expected | None, floor: float, lowest: float | None) -> _Rate:
+    """Of what healthy systems reached, down to the share `lowest`; else between the floor's share and what is attainable."""
+    top = ceiling.attainable_GBps
+    if seen is None:
+        return _Rate(slow=floor * top, quartile=floor * top, median=top, fast=top)
+    least = seen.low_GBps if lowest is None else min(seen.low_GBps, lowest * top)
+    return _Rate(slow=least, quartile=seen.low_GBps, median=seen.mid_GBps, fast=max(top, seen.mid_GBps))
 
 
 def _least(row: ideal.CollectiveCeilings, rates: Mapping[str, float], work: float) -> float:
