@@ -275,6 +275,90 @@ def test_a_faster_run_is_an_improvement_and_ends_0(tmp_path):
     assert found.summary == ("all_reduce 8 B-1 GiB is 25 % faster",)
 
 
+def test_a_case_has_the_means_of_its_sides_and_counts_their_measurements(tmp_path):
+    base, new = (
+        ",".join(str(write_run(tmp_path / f"{side}{us:g}", [point(time_us=us), *more])) for us in times)
+        for side, times, more in (("base", (1000.0, 1010.0), [point(8 * MIB)]), ("new", (1100.0, 1110.0, 1150.0), []))
+    )
+    case, gone = compare(base, new).cases
+    busbw = [MIB / us * 1e-3 * 2 * 7 / 8 for us in (1000, 1010, 1100, 1110, 1150)]
+
+    assert (case.n_base, case.n_new, gone.n_base, gone.n_new) == (2, 3, 2, 0)
+    assert (case.base_time_us, case.new_time_us) == (pytest.approx(1005.0), pytest.approx(1120.0))
+    assert (case.base_busbw_GBps, case.new_busbw_GBps) == (pytest.approx(sum(busbw[:2]) / 2), pytest.approx(sum(busbw[2:]) / 3))
+    assert (case.ratio, case.change_frac) == (pytest.approx(1120 / 1005), pytest.approx(1005 / 1120 - 1))
+    assert (case.by, case.over_ranks) == ("time", "max")
+    assert (gone.ratio, gone.base_time_us, gone.p_value) == (None, None, None)
+
+
+def test_the_interval_leaves_out_equality_where_the_chance_is_below_5_percent_and_only_there(tmp_path):
+    cases = [case for one in families(tmp_path, 3, run_frac=0.02) for case in one.cases]
+    sure = [case.p_value < 0.05 for case in cases]
+
+    assert 5 < sum(sure) < len(cases) - 5
+    assert [case.ratio_low > 1 or case.ratio_high < 1 for case in cases] == sure
+    assert all(case.ratio_low < case.ratio < case.ratio_high for case in cases)
+    assert all(case.ratio_low * case.ratio_high == pytest.approx(case.ratio**2) for case in cases)
+
+
+def test_what_is_not_called_says_why_not(tmp_path):
+    cases = [case for one in families(tmp_path, 3, run_frac=0.03) for case in one.cases if case.verdict == "within noise"]
+    large = [case for case in cases if abs(case.change_frac) > 0.03]
+    reasons = {case.reason: case.p_value < 0.05 for case in large}
+
+    assert reasons == {f"one of {2 * len(SIZES)} comparisons: can be chance": True, "not beyond what repeats differ by": False}
+    steady = one(tmp_path, [point(nbytes, truth(nbytes)) for nbytes in SIZES], [point(nbytes, truth(nbytes) * 1.02) for nbytes in SIZES])
+    assert {case.reason for case in steady.cases} == {"sure, but not more than 3 %"}
+    assert {case.reason for case in one(tmp_path, [point()], [point()]).cases} == {None}
+
+
+@pytest.mark.parametrize(
+    ("in_place", "verdict", "reason"),
+    [
+        (0.8, "within noise", "the other half of the row moves the other way ({:+.1f} %)"),
+        (1.02, "regression", None),
+        (1.25, "regression", None),
+    ],
+)
+def test_halves_of_a_printed_row_that_contradict_one_another_are_no_change(tmp_path, in_place, verdict, reason):
+    sizes = [1 << k for k in range(26, 33)]
+    for name, out, inside in (("old", 1.0, 1.0), ("new", 1.25, in_place)):
+        rows = [Measured(n, n / 3e5 * out, n / 3e5 * inside) for n in sizes]
+        (tmp_path / f"{name}.log").write_text("\n".join(log("all_reduce", rows, 8, first=sizes[0])) + "\n")
+    cases = [case for case in compare(tmp_path / "old.log", tmp_path / "new.log").cases if case.placement == "out"]
+
+    assert [case.change_frac for case in cases] == pytest.approx([-0.2] * len(sizes), abs=5e-3)
+    assert {case.verdict for case in cases} == {verdict}
+    words = {re.sub(r"[-+][\d.]+", "N", case.reason) if case.reason else None for case in cases}
+    assert words == {re.sub(r"{.*?}", "N", reason) if reason else None}
+    if reason:
+        shown = [float(re.search(r"[-+][\d.]+", case.reason)[0]) for case in cases]
+        assert shown == pytest.approx([25.0] * len(sizes), abs=0.5)
+
+
+def test_a_sentence_names_of_a_group_what_tells_it_from_the_collectives_other_groups_alone(tmp_path):
+    kinds = [
+        {"collective": "all_gather", "clock": "graph"},
+        {"collective": "broadcast", "clock": "eager"},
+        {"collective": "reduce", "clock": "graph"},
+        {"collective": "reduce", "clock": "graph", "regime": "isolated"},
+    ]
+    points = [point(64 * MIB, 1000.0, **kind) for kind in kinds]
+    found = one(tmp_path, points, points)
+
+    assert [sentence.rpartition(" 64 MiB")[0] for sentence in found.summary] == ["all_gather", "broadcast", "reduce (streaming)", "reduce (isolated)"]
+
+
+def test_the_end_says_how_many_are_slower_and_of_how_many(tmp_path):
+    points = [point(nbytes, truth(nbytes)) for nbytes in SIZES]
+    slower = [replace(at, time_us=point(at.nbytes, truth(at.nbytes) * 1.3).time_us) if at.nbytes > 64 * MIB else at for at in points]
+    worse, same = one(tmp_path, points, slower), one(tmp_path, points, points)
+
+    assert (worse.exit_code, worse.why) == (1, "4 of 28 comparable cases are slower")
+    assert (same.exit_code, same.why) == (0, "none of 28 comparable cases is slower")
+    assert one(tmp_path, [point()], [point(8 * MIB)]).why == "nothing is comparable"
+
+
 def test_what_changed_between_the_headers_is_listed(tmp_path):
     new = {"versions": {"nccl": "2.29.2", "torch": "2.13.0"}, "env": {"NCCL_ALGO": "Ring", "SLURM_JOB_ID": "7"}, "plugins": ("aws-ofi-nccl",)}
     found = one(tmp_path, [point()], [point()], **new)
