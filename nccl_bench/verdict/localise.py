@@ -17,7 +17,7 @@ from nccl_bench.verdict import inside as within
 from nccl_bench.verdict import places as between
 from nccl_bench.verdict.blame_ends import End, Search, beyond_paths, by_node, slow_ends, slow_rails
 from nccl_bench.verdict.ends import SHARE, SIGMAS, less_common, look
-from nccl_bench.verdict.evidence import LARGE_BOTH, LARGE_ONE, SMALL_BOTH, SMALL_ONE, Evidence, Exchanges, Findings, Groups, Ints, Mark, Suspect
+from nccl_bench.verdict.evidence import LARGE_BOTH, LARGE_ONE, SMALL_BOTH, SMALL_ONE, Evidence, Exchanges, Findings, Ints, Mark, Suspect
 from nccl_bench.verdict.ranked import noisy_ends, stalling_ends
 
 STRATA = {
@@ -307,8 +307,3 @@ def _fits(mark: Mark, suspect: Suspect) -> bool:
 def _serial(suspect: Suspect, evidence: Evidence) -> str | None:
     device = suspect.nic if suspect.kind == "nic" else f"gpu {suspect.gpu}" if suspect.kind == "gpu" else None
     return evidence.serials.get((str(suspect.host), device)) if device else None
-
-
-def evidence_of(hosts: Sequence[str], exchanges: Exchanges, groups: Groups | None = None) -> Evidence:
-    """Evidence of exchanges alone."""
-    return Evidence(hosts=tuple(hosts), exchanges=exchanges, groups=groups)
