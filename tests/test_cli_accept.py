@@ -30,6 +30,7 @@ def test_a_rehearsal_on_gloo_ends_8_says_so_first_and_last_and_keeps_everything(
     lines = done.stdout.splitlines()
     assert lines[0].startswith("NOT NCCL")
     assert lines[-1].startswith("NOT NCCL")
+    assert lines[2].startswith("  a rehearsal (not NCCL): "), "the verdict's sentence stands on the page, also where it ends 0"
     assert done.stderr.splitlines()[-1].startswith("nccl-bench: exit 8: a rehearsal (not NCCL)")
     assert "thresholds:" in done.stderr
     verdict = json.loads((path / "verdict.json").read_text())

@@ -291,6 +291,10 @@ def test_rdma_that_is_there_and_carries_nothing_fails():
     assert status(judge(case(point(430), has_rdma=True, rdma_bytes=5), Criteria(), lambda _: EXPECTED), "RDMA") == ["fail"]
     assert status(judge(case(point(430), has_rdma=True, rdma_bytes=None), Criteria(), lambda _: EXPECTED), "RDMA") == ["inconclusive"]
     assert status(judge(case(point(430), has_rdma=True, rdma_bytes=99 * GIB), Criteria(), lambda _: EXPECTED), "RDMA") == ["pass"]
+    one_idle = {"h0": 49 * GIB, "h1": 50 * GIB, "h2": 4096}
+    verdict = judge(case(point(430), has_rdma=True, rdma_bytes=99 * GIB, rdma_of=one_idle), Criteria(), lambda _: EXPECTED)
+    (row,) = [row for row in verdict.rows if row.criterion.startswith("RDMA")]
+    assert (row.status, row.measured, row.hosts) == ("fail", 4096, ("h2",)), "what others sent does not excuse one host"
 
 
 @pytest.mark.parametrize("statistic, rate, expected", [("largest", 420, "pass"), ("max", 420, "pass"), ("average", 420, "fail")])

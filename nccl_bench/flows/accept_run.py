@@ -98,6 +98,8 @@ class Run:
     counters_missing: set[str] = field(default_factory=set)
     """Hosts whose counters could not be read before or after a stage that they took part in."""
     rdma_bytes: int | None = None
+    rdma_of: dict[str, int] = field(default_factory=dict)
+    """[host] the same, of those whose counters were read."""
     nic_of: dict[str, str] = field(default_factory=dict)
     """"host/local rank" -> NIC, where proven."""
     diagnosis: Diagnosis | None = None
@@ -154,6 +156,7 @@ def judge_counters(run: Run, stage: str, before: Mapping[str, Json]) -> None:
     sent = counters.sent(moves)
     if stage == "cluster" and have & {"port_xmit_data", "tx_bytes"}:
         run.rdma_bytes = sum(sent.values())
+        run.rdma_of = {host: sum(n for (name, _), n in sent.items() if name == host) for host in run.hosts() if host in told}
     if stage in ("pairs", "rails"):
         run.nic_of |= {f"{host}/{local}": nic for (host, local), nic in counters.proven(moves, _serves(run)).items()}
 

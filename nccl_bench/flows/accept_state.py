@@ -29,7 +29,7 @@ def keep_facts(run: Run) -> None:
         "serials": {} if diagnosis is None else {f"{host}/{device}": serial for (host, device), serial in diagnosis.serials.items()},
         "excluded": run.excluded, "not_run": run.not_run, "broken": run.broken, "counters": run.bad_counters,
         "counters_read": run.counters_read, "counters_missing": sorted(run.counters_missing),
-        "rdma_bytes": run.rdma_bytes, "has_rdma": has_rdma(run), "nic_of": run.nic_of, "stages": list(run.spec.stages),
+        "rdma_bytes": run.rdma_bytes, "rdma_of": run.rdma_of, "has_rdma": has_rdma(run), "nic_of": run.nic_of, "stages": list(run.spec.stages),
         "min_hosts": run.spec.min_hosts, "hosts": run.hosts_at_start, "oversubscription": run.spec.oversubscription, "pairs_file": PAIRS_FILE,
         "judged_at": time.time(), "finished": run.finished, "attempt": run.attempt, "spares": run.spares_at_start,
         "spares_left": list(dict.fromkeys(run.bench.values())), "replaced": run.replaced, "baseline": list(run.spec.baseline),
@@ -125,6 +125,7 @@ def _put_back(run: Run, facts: Json) -> None:
     run.excluded, run.replaced = list(values["excluded"]), list(values.get("replaced", ()))
     run.not_run, run.broken, run.bad_counters = ([one for one in values[name] if one["stage"] in done] for name in ("not_run", "broken", "counters"))
     run.load_rates = list(values.get("load_rates", ()))
+    run.rdma_of = dict(values.get("rdma_of", {}))
     run.counters_missing = set(values.get("counters_missing", ()))
     run.counters_read, run.n_pair_worlds = bool(values["counters_read"]), int(values.get("n_pair_worlds", 0))
     run.hosts_at_start, run.spares_at_start = list(values["hosts"]), list(values.get("spares", ()))

@@ -19,7 +19,8 @@ MOST = 12
 def lines(header: RunHeader, rows: Sequence[Row], suspects: Sequence[Suspect], verdict: Json, files: Sequence[str]) -> list[str]:
     """The page."""
     who = f"{counted(header.n_nodes or 0, 'node')}, {counted(header.n_ranks or 0, 'rank')}"
-    found = [f"ACCEPTANCE   {who}   {verdict['status'].upper()}", f"  {'stage':<10}{'rows':>6}" + "".join(f"{status:>14}" for status in STATUSES)]
+    found = [f"ACCEPTANCE   {who}   {verdict['status'].upper()}", f"  {verdict['why']}", ""]
+    found += [f"  {'stage':<10}{'rows':>6}" + "".join(f"{status:>14}" for status in STATUSES)]
     for stage in sorted({row.stage for row in rows}, key=lambda stage: ORDER.index(stage) if stage in ORDER else -1):
         mine = [row.status for row in rows if row.stage == stage]
         found.append(f"  {stage:<10}{len(mine):>6}" + "".join(f"{mine.count(status):>14}" for status in STATUSES))

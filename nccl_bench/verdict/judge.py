@@ -230,10 +230,12 @@ def _transport(case: Case, criteria: Criteria) -> Iterable[Row]:
     if case.rdma_bytes is None:
         yield Row(criterion="RDMA carries the traffic", stage="cluster", status="inconclusive", reason="the ports' byte counters could not be read")
     else:
-        status: Status = "pass" if case.rdma_bytes > LARGE_NBYTES else level
-        yield Row(criterion="RDMA carries the traffic", stage="cluster", status=status, measured=case.rdma_bytes, required=LARGE_NBYTES, unit="bytes",
+        idle = sorted((n, host) for host, n in case.rdma_of.items() if n <= LARGE_NBYTES)
+        sent = idle[0][0] if idle else case.rdma_bytes
+        status: Status = "pass" if sent > LARGE_NBYTES else level
+        yield Row(criterion="RDMA carries the traffic", stage="cluster", status=status, measured=sent, required=LARGE_NBYTES, unit="bytes",
                   reason="" if status == "pass" else "RDMA ports are up, and the traffic went elsewhere (Socket?)",
-                      source=criteria.path or DEFAULT)  # fmt: skip
+                  hosts=tuple(host for _, host in idle), source=criteria.path or DEFAULT)  # fmt: skip
 
 
 def drain(suspects: Findings, rows: Sequence[Row], excluded: Sequence[Mapping[str, str]]) -> list[str]:

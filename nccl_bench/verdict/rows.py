@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -62,6 +63,8 @@ class Case:
     """[{stage, world, reason, hosts}]: worlds that did not end well."""
     rdma_bytes: int | None = None
     """Bytes that RDMA ports sent during the cluster stage; None where not read."""
+    rdma_of: Mapping[str, int] = field(default_factory=dict)
+    """[host] the same; {} in runs that kept the sum alone."""
     has_rdma: bool = False
     not_nccl: bool = False
     shared_gpu: bool = False
