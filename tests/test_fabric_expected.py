@@ -81,3 +81,16 @@ def test_the_algorithm_that_ran_has_its_own_share() -> None:
     assert nvls is not None
     assert ring.mid_GBps < 372
     assert nvls.mid_GBps > 470
+
+
+def test_a_tree_over_two_nodes_is_expected_only_where_systems_of_the_kind_showed_more_than_their_nics():
+    """A100 nodes with eight NICs reached 188 GB/s, links the limit: that share says nothing of a tree that four NICs limit."""
+
+    def best(gpus: str, nics: str) -> object:
+        return ceilings(topology_of(gpus, nics, 2), None, {}).collectives["all_reduce"].best.expected
+
+    assert best("8xA100-SXM", "4x200-IB") is None
+    assert best("8xA100-SXM", "8x200-IB") is not None
+    assert best("8xH100-SXM", "4x400-IB") is not None
+    assert expected.above_nics("Hopper switch, 8 a node, 2 nodes over RDMA", "all_reduce", frozenset({"nvls"}))
+    assert not expected.above_nics("Ampere switch, 8 a node, 2 nodes over RDMA", "all_reduce", frozenset({"tree"}))

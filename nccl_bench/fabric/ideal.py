@@ -167,11 +167,13 @@ def _collective(shape: Shape, key: str, ways: Mapping[str, tuple[Bound, Bound]],
     line = most(bound for bound, _attainable in ways.values())
     attainable = most(bound for _line, bound in ways.values())
     fastest = frozenset(way for way, (_line, bound) in ways.items() if bound.GBps >= SAME_FRAC * attainable.GBps)
-    by_algorithm = {
-        way: _ceiling(way_line, way_attainable, expected_table.lookup(platform, key, way, fastest))
-        for way, (way_line, way_attainable) in ways.items()
-    }
-    best = _ceiling(line, attainable, expected_table.lookup(platform, key, None, fastest))
+    unseen = fastest if _unseen(shape, key, attainable, fastest, platform) else frozenset()
+
+    def seen(way: str | None) -> expected_table.Share | None:
+        return None if (way is None and unseen) or way in unseen else expected_table.lookup(platform, key, way, fastest)
+
+    by_algorithm = {way: _ceiling(way_line, way_attainable, seen(way)) for way, (way_line, way_attainable) in ways.items()}
+    best = _ceiling(line, attainable, seen(None))
     return CollectiveCeilings(
         collective=name,
         bus_factor=bus_factor(name, shape.n),
@@ -181,6 +183,14 @@ def _collective(shape: Shape, key: str, ways: Mapping[str, tuple[Bound, Bound]],
         latency_us=expected_us(shape, name),
         starts={way: starts(shape, name, way) for way in ways},
     )
+
+
+def _unseen(shape: Shape, key: str, attainable: Bound, fastest: frozenset[str], platform: expected_table.Platform) -> bool:
+    """Whether a tree's gain over the NICs on two nodes is what nobody showed on such systems: shares that links limited tell nothing of it."""
+    by_nics = attainable.words in {domain.eff.net_words for domain in shape.kinds}
+    if not by_nics or key != "all_reduce" or len(shape.domains) != 2 or "ring" in fastest:
+        return False
+    return not expected_table.above_nics(platform.name, key, fastest)
 
 
 def _ceiling(line: Bound, attainable: Bound, share: expected_table.Share | None) -> Ceiling:
