@@ -353,3 +353,12 @@ def test_search_says_what_the_first_layout_costs():
 
     assert "GPU-hours a day" in shown
     assert "the whole training" in shown
+
+
+def test_a_search_in_which_nothing_fits_names_what_was_not_tried():
+    common = ("search", "--preset", "llama3-70b", "--gpus", "1xH100-SXM", "--gbs", "8", "--gemm-eff", "0.7")
+    plain, tried, held = (run(*common, *more).stderr for more in ((), ("--dist-opt",), ("--dist-opt", "--recompute", "none")))
+
+    assert "more GPUs or --dist-opt\n" in plain
+    assert "more GPUs\n" in tried
+    assert "more GPUs or --recompute full\n" in held

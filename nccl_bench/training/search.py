@@ -117,7 +117,7 @@ def search(
             rows.append((step["mid"], layout))
     if not n_tried:
         raise _nothing(base, model, world, refusals)
-    _complain(n_impossible, n_unpriced, len(rows), knows_memory=fabric.memory_nbytes is not None)
+    _complain(base, recompute, n_impossible, n_unpriced, len(rows), knows_memory=fabric.memory_nbytes is not None)
     rows = _simplest(rows)
     rows.sort(key=lambda row: (row[0], row[1].text()))
     answers: list[Answer] = []
@@ -178,7 +178,7 @@ def _nothing(base: Layout, model: Model, world: int, refusals: Counter[str]) -> 
     return UsageError(f"{base.framework} accepts no layout of {world} ranks for {model.name}: {reason}", hint)
 
 
-def _complain(n_impossible: int, n_unpriced: int, n_rows: int, *, knows_memory: bool) -> None:
+def _complain(base: Layout, recompute: str | None, n_impossible: int, n_unpriced: int, n_rows: int, *, knows_memory: bool) -> None:
     if n_rows:
         return
     if n_unpriced:
@@ -186,7 +186,9 @@ def _complain(n_impossible: int, n_unpriced: int, n_rows: int, *, knows_memory: 
             f"none of {n_unpriced} layouts{' that fit' if knows_memory else ''} can be priced: compute or communication is not known",
             "name the hardware (--gpus --nics --nodes) and --gemm-eff, or give --measured RUN of a sweep --want",
         )
-    raise UsageError(f"none of {n_impossible} layouts fits into the GPUs' memory", "more GPUs, or --recompute full")
+    others = ["--dist-opt"] if base.framework == "megatron" and not base.dist_opt else []
+    others += ["--recompute full"] if recompute in ("none", "selective") else []  # both ends are tried where nothing is said
+    raise UsageError(f"none of {n_impossible} layouts fits into the GPUs' memory", " or ".join(["more GPUs", *others]))
 
 
 def _why(answers: list[Answer]) -> str:
