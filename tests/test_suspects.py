@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_ONE, Alone, Evidence, Exchanges, Findings, Groups, Inside, Mark, Suspect
+from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_BOTH, SMALL_ONE, Alone, Evidence, Exchanges, Findings, Groups, Inside, Mark, Suspect
 from nccl_bench.verdict.localise import localise, rails_of, suggest
 
 pytestmark = pytest.mark.pure
@@ -233,7 +233,7 @@ def test_the_worst_is_first_and_equals_are_in_order_of_their_names():
 
 
 def test_suspects_are_tried_with_three_partners_each_and_with_one_another():
-    rows = [(a, b, 0, 50.0, LARGE_BOTH) for a, b in ((0, 1), (2, 3), (4, 5), (6, 7))]
+    rows = [(a, b, 0, 50.0, LARGE_BOTH) for a, b in ((0, 1), (1, 0), (2, 3), (4, 5), (6, 7))]
     evidence = Evidence(hosts=hosts(), exchanges=Exchanges.of(rows))
     bad = Findings(suspects=tuple(Suspect(kind="node", host=host, score=0.5, chance=None, evidence=()) for host in ("h0", "h2")))
     found = suggest(evidence, bad)
@@ -262,3 +262,64 @@ def test_a_local_rank_that_is_slow_on_every_node_is_a_rail(slow_at):
     assert found.suspects[0].score == pytest.approx(0.5)
     assert found.notes == ("times by local rank; a node would show in all of its local ranks",)
     assert rails_of(dict.fromkeys([(host, local) for host in hosts() for local in range(4)], 20.0)).suspects == ()
+
+
+def test_links_of_both_sizes_are_one_link():
+    rows = [
+        (a, b, 0, (50.0 if stratum == LARGE_BOTH else 0.2) * (0.8 if (a, b) == (1, 2) else 1.0), stratum)
+        for _ in range(6) for a, b in pairs() for stratum in (LARGE_BOTH, SMALL_BOTH)
+    ]  # fmt: skip
+    found = localise(Evidence(hosts=hosts(), exchanges=Exchanges.of(rows)))
+
+    assert [(one.kind, one.host, one.peer) for one in found.suspects] == [("link", "h1", "h2")]
+    assert found.undetermined == ()
+
+
+def test_links_that_meet_on_one_local_rank_are_no_links_and_those_on_others_are():
+    meeting = {(2, 3, 1), (3, 4, 1), (3, 5, 1), (6, 7, 3), (4, 6, 0)}
+    rows = [
+        (a, b, rail, 50.0 * (0.8 if (a, b, rail) in meeting else 1.0), LARGE_BOTH) for _ in range(6) for a, b in pairs() for rail in range(4)
+    ]
+    found = localise(Evidence(hosts=hosts(), exchanges=Exchanges.of(rows, n_rails=4)))
+
+    assert {(one.host, one.peer) for one in found.suspects if one.kind == "link"} == {("h4", "h6"), ("h6", "h7")}
+    assert {(one.host, one.peer) for one in found.undetermined} == {("h2", "h3"), ("h3", "h4"), ("h3", "h5")}
+
+
+def test_marks_of_ranks_are_explained_by_their_gpu_or_port_and_nothing_after_them_is_lost():
+    found = marks(
+        Mark(kind="nic", host="h1", nic="mlx5_0", text="link_downed"),
+        Mark(kind="rank", host="h1", gpu=0, text="late"),
+        Mark(kind="gpu", host="h2", gpu=5, text="remapped rows"),
+        Mark(kind="rank", host="h2", gpu=5, text="hangs"),
+        Mark(kind="rank", host="h2", gpu=6, text="late too"),
+        Mark(kind="node", host="h3", text="reboots"),
+        nic_of={("h1", 0): "mlx5_0", ("h2", 5): "mlx5_5"},
+    )
+
+    assert sorted((one.kind, one.host, one.gpu, one.evidence) for one in found.suspects) == [
+        ("gpu", "h2", 5, ("remapped rows", "hangs")),
+        ("nic", "h1", None, ("link_downed",)),
+        ("node", "h3", None, ("reboots",)),
+        ("rank", "h2", 6, ("late too",)),
+    ]
+
+
+@pytest.mark.parametrize(("n", "n_rails", "place"), [(16, 8, (0, 1)), (24, 4, (3, 9, 11)), (48, 1, (3, 9))])
+def test_nodes_slow_with_all_but_one_another_share_a_way_out_on_every_rail(n, n_rails, place):
+    rows = [
+        (a, b, rail, 50.0 * (0.5 if (a in place) != (b in place) else 1.0), LARGE_BOTH) for a, b in pairs(n) for rail in range(n_rails)
+    ]
+    found = localise(Evidence(hosts=hosts(n), exchanges=Exchanges.of(rows, n_rails=n_rails)))
+
+    assert [(one.kind, one.host, one.peer) for one in found.suspects] == [("boundary", "{" + ", ".join(f"h{at}" for at in place) + "}", "the others")]
+    assert found.suspects[0].score == pytest.approx(0.5)
+    assert found.suspects[0].evidence[0].startswith(f"{len(place)} nodes are slow with the others (-50% in {n - len(place)} of {n - 1} exchanges")
+    assert found.undetermined == ()
+
+
+def test_a_node_slow_on_one_local_rank_is_not_set_free_with_others():
+    rows = [(a, b, rail, 50.0 * (0.5 if a < 2 <= b and rail == 2 else 1.0), LARGE_BOTH) for a, b in pairs(16) for rail in range(8)]
+    found = localise(Evidence(hosts=hosts(16), exchanges=Exchanges.of(rows, n_rails=8)))
+
+    assert {(one.kind, one.host, one.gpu) for one in found.suspects} == {("rank", "h0", 2), ("rank", "h1", 2)}
