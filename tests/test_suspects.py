@@ -198,11 +198,12 @@ def test_a_gpu_that_is_named_explains_its_nodes_totals_and_its_local_rank():
     ]
     totals = Alone.of("all_reduce inside the node", [(node, -1, 240.0 if node in (2, 4) else 470.0) for node in range(N) for _ in range(3)])
     rails = [(a, b, rail, 24.0 if rail == 5 and 2 in (a, b) else 48.0, LARGE_BOTH) for a, b in pairs() for rail in range(8)]
-    both = Evidence(hosts=hosts(), inside=Inside.of(inside), alone=(totals,), exchanges=Exchanges.of(rails, n_rails=8))
-    found = localise(both)
-    gpu, node = sorted(found.suspects, key=lambda one: one.kind)
+    other = Mark(kind="gpu", host="h0", gpu=1, text="remapped rows")
+    both = Evidence(hosts=hosts(), inside=Inside.of(inside), alone=(totals,), exchanges=Exchanges.of(rails, n_rails=8), marks=(other,))
+    first, gpu, node = sorted(localise(both).suspects, key=lambda one: (one.kind, one.host))
 
-    assert [(one.kind, one.host, one.gpu) for one in (gpu, node)] == [("gpu", "h2", 5), ("node", "h4", None)]
+    assert [(one.kind, one.host, one.gpu) for one in (first, gpu, node)] == [("gpu", "h0", 1), ("gpu", "h2", 5), ("node", "h4", None)]
+    assert first.evidence == ("remapped rows",)
     assert sum("the node reaches" in text for text in gpu.evidence) == 1
     assert any("local rank 5" in text for text in gpu.evidence)
     assert len(gpu.evidence) >= 3
@@ -272,6 +273,7 @@ def test_links_of_both_sizes_are_one_link():
     found = localise(Evidence(hosts=hosts(), exchanges=Exchanges.of(rows)))
 
     assert [(one.kind, one.host, one.peer) for one in found.suspects] == [("link", "h1", "h2")]
+    assert found.suspects[0].evidence == ("h1 - h2: -20% in 6 of 6 exchanges", "h1 and h2 fast with others: link or route")
     assert found.undetermined == ()
 
 
@@ -323,3 +325,13 @@ def test_a_node_slow_on_one_local_rank_is_not_set_free_with_others():
     found = localise(Evidence(hosts=hosts(16), exchanges=Exchanges.of(rows, n_rails=8)))
 
     assert {(one.kind, one.host, one.gpu) for one in found.suspects} == {("rank", "h0", 2), ("rank", "h1", 2)}
+
+
+def test_where_nothing_worked_no_host_is_to_be_tried_with_itself_or_with_whom_it_failed():
+    for speed in (0.0, math.nan):
+        rows = [(a, b, 0, speed, LARGE_BOTH) for a, b in ((0, 1), (2, 1), (3, 0))]
+        found = localise(Evidence(hosts=hosts(4), exchanges=Exchanges.of(rows)))
+
+        assert found.suspects == ()
+        assert [(one.host, one.peer) for one in found.undetermined] == [("h0", "h1"), ("h0", "h3"), ("h1", "h2")]
+        assert found.next_pairs == (("h0", "h2"), ("h1", "h3"), ("h2", "h3"))
