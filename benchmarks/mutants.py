@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Whether the tests of the arithmetic would notice a fault: small faults put into a module one at a time (cosmic-ray), and who survives.
 
     pip install cosmic-ray

@@ -133,6 +133,16 @@ def test_pages_have_commands_that_run_and_commands_that_are_parsed() -> None:
     assert sum(not one.runs for one in EVERY) >= 15
 
 
+def test_programs_that_pages_call_by_their_path_can_be_called_so() -> None:
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    called = {name for page in pages for name in re.findall(r"(?m)(?:^|`)((?:benchmarks|scripts)/\w+\.py) ", page.read_text(encoding="utf-8"))}
+
+    assert "benchmarks/parity.py" in called
+    for name in called:
+        assert os.access(ROOT / name, os.X_OK), name
+        assert (ROOT / name).read_text(encoding="utf-8").startswith("#!/usr/bin/env python3"), name
+
+
 def test_the_reference_is_whole() -> None:
     """Each command, each of its options, each field of a point, each check and word stands in its page."""
     pages = runpy.run_path(str(ROOT / "scripts/reference.py"))["PAGES"]
