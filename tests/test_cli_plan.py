@@ -329,6 +329,9 @@ def test_options_without_effect_and_gpus_that_stand_idle_are_said():
     assert "no effect without a step time: --tokens --peak --hbm --gpu-hour-price" in said
     assert any("--sp" in note and "no TP" in note for note in said)
     assert "SP" not in run(*common, "--sp", "--tp", "1").stdout.splitlines()[0].split()
+    alone = run(*common, "--tp", "8", "--pp", "8", "--dist-opt", "--pp-layout", "4,4,4,4,4,4,4,4").stdout
+    assert "no effect: --dist-opt (DP x CP is 1" in alone
+    assert "uneven" not in alone
 
 
 @pytest.mark.parametrize(

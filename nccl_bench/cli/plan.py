@@ -84,7 +84,7 @@ def plan(
         _emit(inputs, emit)
     found = answer(inputs.model, layout, inputs.fabric, inputs.basis)
     assumed = assumptions_of(layout, inputs.fabric, inputs.basis, inputs.assumptions)
-    said = said_of(given, inputs, timed=found.cost.step_s is not None)
+    said = said_of(given, inputs, timed=found.cost.step_s is not None, sized=True)
     if as_json:
         document = plan_json(found, inputs.fabric, inputs.money, assumed)
         document["notes"] += said

@@ -78,7 +78,7 @@ def search(
         inputs.model, inputs.layout, inputs.world, inputs.fabric, inputs.basis, top=top, fixed=fixed, max_tp=max_tp, per_node=inputs.per_node,
         recompute=recompute,
     )  # fmt: skip
-    said = said_of(given, inputs, timed=True)
+    said = said_of(given, inputs, timed=True, sized=False)
     documents = []
     for row in found.answers if chart is not None or as_json else ():
         assumed = assumptions_of(row.layout, inputs.fabric, inputs.basis, inputs.assumptions)

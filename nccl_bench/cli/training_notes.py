@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from nccl_bench.cli.training_options import Given
 
 
-def said_of(given: Given, inputs: Inputs, *, timed: bool) -> list[str]:
-    """The sentences; `timed`: whether a step has a time."""
-    return [*_idle(inputs), *_without_effect(given, inputs, timed=timed)]
+def said_of(given: Given, inputs: Inputs, *, timed: bool, sized: bool) -> list[str]:
+    """The sentences; `timed`: whether a step has a time; `sized`: whether the layout is one (plan), and no search's beginning."""
+    alone = _of_one_layout(given, inputs) if sized else []
+    return [*_idle(inputs), *_without_effect(given, inputs, timed=timed), *alone]
 
 
 def _idle(inputs: Inputs) -> list[str]:
@@ -26,7 +27,6 @@ def _idle(inputs: Inputs) -> list[str]:
 
 
 def _without_effect(given: Given, inputs: Inputs, *, timed: bool) -> list[str]:
-    """Megatron switches sequence parallelism off where there is no TP (arguments.py:1439), and says so; so do we."""
     said = []
     if not timed:
         values = (given.tokens, given.observed_step, given.peak, given.hbm)
@@ -37,8 +37,18 @@ def _without_effect(given: Given, inputs: Inputs, *, timed: bool) -> list[str]:
         said.append("no effect: --hbm (compute was measured)")
     if inputs.fabric.memory_nbytes is None and given.mem_headroom != HEADROOM:
         said.append("no effect: --mem-headroom (the GPU's memory is not known: --gpu-mem)")
-    if given.sp and inputs.layout.tp == 1 and given.tp is not None:
-        said.append("no effect: --sp (there is no TP; Megatron switches it off)")
     if given.etp is not None and not inputs.model.experts:
         said.append(f"no effect: --etp {given.etp} (the model has no experts)")
+    return said
+
+
+def _of_one_layout(given: Given, inputs: Inputs) -> list[str]:
+    """Megatron switches sequence parallelism off where there is no TP (arguments.py:1439), and says so; so do we."""
+    at, said = inputs.layout, []
+    if given.sp and at.tp == 1:
+        said.append("no effect: --sp (there is no TP; Megatron switches it off)")
+    if at.dp * at.cp == 1 and not inputs.model.experts:
+        idle = ["--dist-opt"] if given.dist_opt else []
+        idle += ["--overlap grad"] if given.overlap is not None and "grad" in at.overlap else []
+        said += [f"no effect: {' '.join(idle)} (DP x CP is 1: nothing is shared or reduced)"] if idle else []
     return said

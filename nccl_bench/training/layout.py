@@ -132,7 +132,7 @@ class Layout:
     def text(self) -> str:
         """ "TP8 PP4 DP2", with what else differs from 1."""
         words = [f"TP{self.tp}", f"PP{self.pp}" + (f"x{self.vpp}" if self.vpp > 1 else ""), f"DP{self.dp}"]
-        words += [f"uneven {min(self.pp_layout)}-{max(self.pp_layout)}"] if self.pp_layout else []
+        words += [f"uneven {min(self.pp_layout)}-{max(self.pp_layout)}"] if len(set(self.pp_layout)) > 1 else []
         words += [f"CP{self.cp}"] if self.cp > 1 else []
         words += [f"EP{self.ep}"] if self.ep > 1 else []
         words += [f"ETP{self.expert_tp}"] if (self.ep > 1 or self.etp is not None) and self.expert_tp != self.tp else []
