@@ -315,6 +315,7 @@ def test_pat_gathers_over_nodes_of_one_gpu_at_three_quarters_of_the_ring() -> No
     [
         ("8xH100-SXM", 2, {}, 2 * 15 / 16 * 370.8 * 8 / 9 * 0.79),
         ("8xH100-SXM", 4, {}, 2 * 31 / 32 * 370.8 * 8 / 9 * 0.79),
+        ("7xH100-SXM", 4, {}, 2 * 27 / 28 * 370.8 * 7 / 8 * 0.79),
         ("8xH100-SXM", 4, {"NCCL_NVLS_ENABLE": "0"}, 370.8),
         ("8xA100-SXM", 4, {}, 240),
     ],
@@ -339,6 +340,24 @@ def test_pingpong_is_a_pairs_own_nic_or_links() -> None:
 @pytest.mark.parametrize(("gpus_", "figure"), [("8xB200", 2 * 7 / 8 * 721.8 * 8 / 9 * 0.745), ("4xB200", 2 * 3 / 4 * 721.8 * 4 / 5 * 0.745)])
 def test_nvls_on_blackwell_has_one_share_up_to_a_hosts_eight_gpus(gpus_: str, figure: float) -> None:
     assert attainable(of(gpus_), "all_reduce", "nvls") == pytest.approx(figure)
+
+
+@pytest.mark.parametrize("g", [3, 5, 7])
+def test_nvls_of_an_odd_number_of_gpus(g: int) -> None:
+    assert attainable(of(f"{g}xH100-SXM"), "all_reduce", "nvls") == pytest.approx(2 * (g - 1) / g * 370.8 * g / (g + 1) * 0.835)
+
+
+def test_one_rank_alone_has_ways_but_nobody_to_talk_to_and_two_have_no_such_warning() -> None:
+    one, two = (ceilings(topology_of("8xH100-SXM", None, 1), range(n), {}) for n in (1, 2))
+
+    assert {name: set(row.by_algorithm) for name, row in one.collectives.items()} == {
+        name: {"p2p"} if name in ("all_to_all", "gather", "scatter", "sendrecv", "pingpong") else {"ring"} for name in one.collectives
+    }
+    assert {row.best.attainable_GBps for row in one.collectives.values()} == {0.0}
+    assert ([text for text in one.warnings if "nobody" in text], [text for text in two.warnings if "nobody" in text]) == (
+        ["one rank has nobody to talk to: bus bandwidth is 0"],
+        [],
+    )
 
 
 def test_a_lone_gpu_beside_a_whole_node_is_bound_by_the_nic_that_nccl_takes_and_by_no_link() -> None:
