@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from test_criteria import EXPECTED, case, point
 
+from nccl_bench.collectives import effective_nbytes
 from nccl_bench.records import Point, RunHeader
 from nccl_bench.results.runs import Run
 from nccl_bench.verdict import baseline, lateness, reference
@@ -119,6 +120,17 @@ def test_each_nodes_own_collectives_are_held_against_those_of_good_ones():
     known = reference.Reference(hosts=("good1", "good2"), source="x")
     rows = reference.rows(known, None, points, hosts, HOSTS, "nccl", SPREAD)
     assert [(row.status, row.hosts) for row in rows if row.stage == "node"] == [("fail", ("back",))]
+
+
+def test_a_collective_whose_largest_size_is_rounded_down_to_whole_parts_is_held_against_good_hosts_too():
+    hosts = tuple(name for name in HOSTS for _ in range(6))
+    points = []
+    for at, rate in enumerate((450, 452, 300)):
+        one = point(rate, stage="node", ranks=tuple(range(6 * at, 6 * at + 6)))
+        points += [one, replace(one, collective="all_gather", nbytes=effective_nbytes("all_gather", one.nbytes, 6, 4))]
+    assert points[1].nbytes < points[0].nbytes
+    rows = reference.rows(reference.Reference(hosts=("good1", "good2"), source="x"), None, points, hosts, HOSTS, "nccl", SPREAD)
+    assert {row.criterion.partition(" ")[0]: row.status for row in rows if row.stage == "node"} == {"all_reduce": "fail", "all_gather": "fail"}
 
 
 def test_a_reference_is_kept_and_read_again():

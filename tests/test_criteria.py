@@ -11,6 +11,8 @@ import pytest
 
 from nccl_bench.errors import UsageError
 from nccl_bench.fabric.expected import observations, quartile
+from nccl_bench.measure.cases import WorldFacts, expand
+from nccl_bench.measure.spec import SweepSpec
 from nccl_bench.records import Ceiling, Group, Point, Times
 from nccl_bench.verdict.criteria import Criteria, parse, read
 from nccl_bench.verdict.evidence import Findings, Suspect
@@ -67,6 +69,23 @@ def test_a_case_that_gave_no_number_is_inconclusive_beside_good_ones(lost, colle
     assert verdict.exit_code == 8
     (row,) = [row for row in verdict.rows if row.criterion == f"{collective} measured"]
     assert lost["reason"] in row.reason
+
+
+@pytest.mark.parametrize("n_ranks", [16, 24])
+def test_ranks_that_cannot_share_a_size_in_whole_parts_leave_no_row_open(n_ranks):
+    """8 B are less than one part of 16 B a rank, and of 24 ranks 1 GiB leaves 256 B over: the planned cases, as a good system runs them."""
+    facts = WorldFacts(n_ranks=n_ranks, n_nodes=n_ranks // 8, ranks_per_node=8, backend="nccl", one_domain=False)
+    points = []
+    for planned in expand(SweepSpec(collectives=("all_reduce", "all_gather", "all_to_all"), sizes=(8, GIB)), facts):
+        one = planned.case
+        values = {"collective": one.collective, "nbytes": one.nbytes, "n_ranks": n_ranks, "regime": one.regime}
+        good = replace(point(430, ranks=tuple(range(n_ranks))), requested_nbytes=one.requested_nbytes, **values)
+        lost = {"status": "skipped", "reason": planned.skip, "time_us": None, "busbw_GBps": None, "n_wrong": None}
+        points.append(good if planned.skip is None else replace(good, **lost))
+
+    verdict = judge(case(*points, rank_hosts=tuple(f"h{rank // 8}" for rank in range(n_ranks))), Criteria(), lambda _: EXPECTED)
+
+    assert [row for row in verdict.rows if row.status != "pass"] == []
 
 
 REQUIRE = {"stage": "cluster", "collective": "allreduce", "min_busbw_GBps": 360.0, "source": "contract 4711"}

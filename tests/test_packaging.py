@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -40,6 +41,8 @@ def clean(home: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist of the files that git has, and the wheel made of that sdist."""
+    if absent := [name for name in ("build", "setuptools") if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"{sys.executable} has no {' and no '.join(absent)} to make a wheel with: pip install -c constraints.txt {' '.join(absent)}")
     folder = tmp_path_factory.mktemp("dist")
     tree = folder / "tree"
     names = ran("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.split("\0")

@@ -115,7 +115,8 @@ def _gaps(case: Case) -> Iterable[Row]:
         if point.kind == "collective":
             found.setdefault((point.stage or "cluster", point.collective), []).append(point)
     for (stage, name), points in found.items():
-        missing = [point for point in points if point.status != "ok" and not point.n_wrong]
+        # Bytes that so many ranks cannot share are no case: sweeps skip them.
+        missing = [point for point in points if point.status != "ok" and not point.n_wrong and (point.nbytes or point.status != "skipped")]
         if missing:
             first = max(missing, key=lambda point: point.requested_nbytes)
             ranks = tuple(first.group.slowest or ()) if first.group is not None else ()

@@ -77,7 +77,7 @@ def _against(point: Point, criteria: Criteria, ceiling: Ceiling, floor: float | 
     unknown = low is None and (ceiling.attainable_GBps is None or floor is None)
     if unknown and stand_in is None:
         return "inconclusive", None, f"{UNKNOWN} here: {SUPPLY}"
-    if point.nbytes < LARGE_NBYTES:
+    if point.requested_nbytes < LARGE_NBYTES:  # of ranks that cannot share 1 GiB in whole parts a few bytes are left over
         return "inconclusive", None, "measured below 1 GiB only"
     if unknown and stand_in is not None:
         return "pass", None, _instead(stand_in)

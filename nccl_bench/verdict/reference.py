@@ -65,8 +65,10 @@ def node_rates(points: Sequence[Point], rank_hosts: Sequence[str]) -> dict[str, 
         if point.stage != "node" or point.regime != "streaming" or not point.busbw_GBps or not ranks or point.status != "ok":
             continue
         found.setdefault(rank_hosts[ranks[0]], {})[point.collective, point.nbytes, len(ranks)] = point.busbw_GBps
-    most = max((key[1] for rates in found.values() for key in rates), default=0)
-    return {host: {key: rate for key, rate in rates.items() if key[1] == most} for host, rates in found.items()}
+    most: dict[str, int] = {}
+    for name, nbytes, _n in (key for rates in found.values() for key in rates):
+        most[name] = max(nbytes, most.get(name, 0))  # each by itself: what ranks share is rounded down to whole parts
+    return {host: {key: rate for key, rate in rates.items() if key[1] == most[key[0]]} for host, rates in found.items()}
 
 
 def node_levels(rates: Mapping[str, Mapping[Key, float]], good: Sequence[str]) -> dict[Key, float]:
