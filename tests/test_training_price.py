@@ -292,7 +292,7 @@ def test_uneven_stages_wait_for_the_heaviest():
     even, uneven = (cost_of(model, Layout(pp=2, pp_layout=split, gbs=32, seq=2048), silent.setting) for split in ((16, 16), (24, 8)))
 
     assert uneven.stage == 0
-    assert uneven.step_s["mid"] > 1.3 * even.step_s["mid"]
+    assert uneven.step_s["mid"] > 1.2 * even.step_s["mid"]
 
 
 def test_without_compute_or_a_price_there_is_no_step_time():

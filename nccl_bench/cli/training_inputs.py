@@ -12,7 +12,7 @@ from nccl_bench.groups import even_seats
 from nccl_bench.training import files
 from nccl_bench.training.compute import Efficiency, Rates, accelerators
 from nccl_bench.training.config import from_config, preset, read_config
-from nccl_bench.training.document import Assumption, Money
+from nccl_bench.training.document import Assumption, Money, traffic_assumptions
 from nccl_bench.training.layout import Layout, with_world
 from nccl_bench.training.model import BASES, Model
 from nccl_bench.training.plan import Fabric
@@ -295,7 +295,7 @@ def _fabric(given: Given, hardware: _Hardware, layout: Layout, assumptions: list
 
     datasheet = accelerators().get(hardware.gpu or "")
     pricer, by = _pricer(given, hardware)
-    rates = _rates(given, hardware, datasheet, assumptions)
+    rates = _rates(given, hardware, datasheet, layout, assumptions)
     peak = given.peak if given.peak is not None else datasheet.tflops if datasheet else None
     memory = given.gpu_mem * 1e9 if given.gpu_mem is not None else datasheet.memory_GB * 1e9 if datasheet else None
     if datasheet is not None and given.gpu_mem is None:
@@ -345,12 +345,15 @@ def _marked(pricer: Pricer) -> Pricer:
     return price
 
 
-def _rates(given: Given, hardware: _Hardware, datasheet: Any, assumptions: list[Assumption]) -> Rates | None:
+def _rates(given: Given, hardware: _Hardware, datasheet: Any, layout: Layout, assumptions: list[Assumption]) -> Rates | None:
     from nccl_bench.training.rates import MeasuredRates
 
     measured = MeasuredRates(hardware.points)
     if given.gemm_eff is None:
-        return measured if measured.complete else None
+        if not measured.complete:
+            return None
+        assumptions += traffic_assumptions(layout, "the measured rate")
+        return measured
     if not 0 < given.gemm_eff <= 1:
         raise UsageError(f"--gemm-eff {given.gemm_eff:g} is not between 0 and 1", "what kernels reach of the peak, 0.7 say; MFU is something else")
     peak = given.peak if given.peak is not None else datasheet.tflops if datasheet else None
@@ -363,8 +366,7 @@ def _rates(given: Given, hardware: _Hardware, datasheet: Any, assumptions: list[
     where = "given" if given.peak is not None or datasheet is None else datasheet.source
     assumptions.append(Assumption(name="GEMM efficiency", value=f"{given.gemm_eff:g} of {peak:g} TFLOPS", source=f"given; peak: {where}"))
     rates = Efficiency(eff=given.gemm_eff, peak_tflops=peak, hbm_GBps=hbm)
-    value = f"{rates.passes:g} at {hbm:g} GB/s"
-    assumptions.append(Assumption(name="passes over memory a layer", value=value, source="fitted on published rows (vTrain): benchmarks/training.py"))
+    assumptions += traffic_assumptions(layout, f"{hbm:g} GB/s")
     return rates
 
 

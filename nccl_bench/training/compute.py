@@ -13,12 +13,16 @@ from typing import Protocol
 
 from nccl_bench.training.layout import Layout, Stage
 from nccl_bench.training.model import Model
+from nccl_bench.training.traffic import copies_nbytes, loss_nbytes
 from nccl_bench.training.weights import weights_of
 
 MEMORY_PASSES = 8.0
 """Times that a layer's activations (bytes of Korthikanti et al. 2022, table 2) cross the memory bus in one forward and backward of
 unfused kernels. Chosen on published rows (vTrain), an absorber, not physics: between 6 and 10 each model left out of the fit of the other
 constants is predicted within 15 % (benchmarks/training.py, docs/training.md). What is measured (sweep --want) replaces the rate, not the count."""
+PASSES_RANGE = {"low": 6.0, "mid": MEMORY_PASSES, "high": 12.0}
+"""The range of them: 6 is the fewest (read and written once in the forward, twice in the backward), and up to 12 predict the published rows within
+12 % (docs/training.md); kernels that are fused better or worse lie between. Eager torch without any fusion is beyond (benchmarks/step.py)."""
 FORWARD_SHARE = 1.0 / 3.0
 """Of the memory passes: a backward reads and writes twice what a forward does."""
 FLASH_BACKWARD = 2.5
@@ -198,6 +202,8 @@ class Work:
     """One weight-gradient GEMM that a tensor-parallel reduction can run beside, mean."""
     attention: float
     """Forward of one layer's attention."""
+    passing: float
+    """Of all three together, passes of activations over memory: the part of which the range is known."""
     blocks: int
     optimizer: float
     """Once a step."""
@@ -226,19 +232,25 @@ def work_of(model: Model, at: Layout, stage: Stage, rates: Rates) -> Work:
         times = FLASH_BACKWARD if at.flash else 2.0
         backward += len(layers) * (sum(d + w for d, w in back) + times * attention + (1 - FORWARD_SHARE) * passing)
     recompute = forward if at.recompute == "full" else len(stage.layers) * attention if at.recompute == "selective" and not at.flash else 0.0
-    if stage.last:
-        head = head_gemm(model, at)
-        forward += rates.gemm_s(head)
-        backward += sum(rates.gemm_s(g) for g in backward_gemms(head))
+    crossed = len(stage.layers) * passing * (1 + (FORWARD_SHARE if at.recompute == "full" else 0.0))
+    copied = [rates.pass_s(nbytes) for nbytes in copies_nbytes(model, at, stage)]
+    ends = _ends(model, at, rates) if stage.last else (0.0, 0.0)
     return Work(
-        forward=forward,
-        backward=backward,
+        forward=forward + copied[0] + ends[0],
+        backward=backward + copied[1] + ends[1],
         recompute=recompute,
         wgrad=sum(wgrads) / len(wgrads) if wgrads else 0.0,
         attention=attention,
+        passing=crossed,
         blocks=max(1, len(stage.layers)),
         optimizer=rates.pass_s(ADAM_BYTES * optimizer_params(model, at, stage)),
     )
+
+
+def _ends(model: Model, at: Layout, rates: Rates) -> tuple[float, float]:
+    """Seconds of the last stage's head and loss, forward and backward."""
+    head, loss = head_gemm(model, at), loss_nbytes(model, at)
+    return rates.gemm_s(head) + rates.pass_s(loss[0]), sum(map(rates.gemm_s, backward_gemms(head))) + rates.pass_s(loss[1])
 
 
 def optimizer_params(model: Model, at: Layout, stage: Stage) -> float:

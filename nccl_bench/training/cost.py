@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nccl_bench.training.call import Call
-from nccl_bench.training.compute import Rates, Work, work_of
+from nccl_bench.training.compute import MEMORY_PASSES, PASSES_RANGE, Rates, Work, work_of
 from nccl_bench.training.layout import Layout, Stage, mesh_of, stages_of
 from nccl_bench.training.model import Model
 from nccl_bench.training.price import Places, Price, Pricer
@@ -119,11 +119,16 @@ def _stage(model: Model, layout: Layout, stage: Stage, priced: list[tuple[Call, 
         per_step = sum(us for at, us in exposed[end].items() if not priced[at][0].per_microbatch) * 1e-6
         pipe[end] = sum(us for at, us in exposed[end].items() if priced[at][0].window == "pipeline") * 1e-6
         stretch = sigma[end] - 1.0
-        slot[end] = (work.total if work else 0.0) + per_mb + stretch * hidden_mb / m
+        slot[end] = _compute_s(work, end) + per_mb + stretch * hidden_mb / m
         once[end] = per_step + stretch * hidden_once + (work.optimizer if work else 0.0)
         if end == "mid":
             hidden_mid = hidden_mb + hidden_once
     return _StageCost(stage=stage, work=work, priced=priced, exposed=exposed, slot_s=slot, once_s=once, pipe_s=pipe, hidden_s=hidden_mid)
+
+
+def _compute_s(work: Work | None, end: End) -> float:
+    """Seconds of a micro-batch's arithmetic, with as many passes over memory as the end has."""
+    return 0.0 if work is None else work.total + (PASSES_RANGE[end] / MEMORY_PASSES - 1.0) * work.passing
 
 
 def _is_slot(call: Call) -> bool:

@@ -8,12 +8,14 @@ from typing import Any
 
 from nccl_bench.groups import WORLD_AXIS, span_of
 from nccl_bench.records import Json
+from nccl_bench.training.compute import PASSES_RANGE
 from nccl_bench.training.cost import PHI, SIGMA, Priced
 from nccl_bench.training.layout import Layout, mesh_of
 from nccl_bench.training.memory import Memory
 from nccl_bench.training.model import BASES
 from nccl_bench.training.notes import notes_of
 from nccl_bench.training.plan import Answer, Fabric, axes_with_ranks
+from nccl_bench.training.traffic import LOSS_MEGATRON, LOSS_SOURCE, LOSS_TORCH
 
 HOURS_A_DAY = 24.0
 
@@ -197,3 +199,14 @@ def assumptions_of(answer_layout: Layout, fabric: Fabric, basis: str, extra: Seq
     rows.append(Assumption(name="FLOP basis", value=basis, source=BASES[basis]))
     rows.append(Assumption(name="not modelled", value="stragglers, data loading, checkpoints", source="out of scope of a price"))
     return rows
+
+
+def traffic_assumptions(layout: Layout, rate: str) -> list[Assumption]:
+    """How often activations and logits cross the memory bus."""
+    low, mid, high = PASSES_RANGE.values()
+    source = "fitted on published rows (vTrain): benchmarks/training.py"
+    per_logit = sum(LOSS_TORCH if layout.framework == "fsdp2" else LOSS_MEGATRON)
+    return [
+        Assumption(name="passes over memory a layer", value=f"{mid:g} at {rate} (range {low:g} to {high:g})", source=source),
+        Assumption(name="memory traffic of the loss", value=f"{per_logit} bytes a logit, not fused", source=LOSS_SOURCE[layout.framework]),
+    ]
