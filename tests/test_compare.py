@@ -1,6 +1,7 @@
 """compare: right on field cases, calibrated on noise as it was measured, and clear about what it cannot say."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -278,12 +279,12 @@ def test_a_faster_run_is_an_improvement_and_ends_0(tmp_path):
 def test_a_case_has_the_means_of_its_sides_and_counts_their_measurements(tmp_path):
     base, new = (
         ",".join(str(write_run(tmp_path / f"{side}{us:g}", [point(time_us=us), *more])) for us in times)
-        for side, times, more in (("base", (1000.0, 1010.0), [point(8 * MIB)]), ("new", (1100.0, 1110.0, 1150.0), []))
+        for side, times, more in (("base", (1000.0, 1010.0), [point(8 * MIB)]), ("new", (1100.0, 1110.0, 1150.0), [point(16 * MIB)]))
     )
-    case, gone = compare(base, new).cases
+    case, gone, come = compare(base, new).cases
     busbw = [MIB / us * 1e-3 * 2 * 7 / 8 for us in (1000, 1010, 1100, 1110, 1150)]
 
-    assert (case.n_base, case.n_new, gone.n_base, gone.n_new) == (2, 3, 2, 0)
+    assert [(one.n_base, one.n_new) for one in (case, gone, come)] == [(2, 3), (2, 0), (0, 3)]
     assert (case.base_time_us, case.new_time_us) == (pytest.approx(1005.0), pytest.approx(1120.0))
     assert (case.base_busbw_GBps, case.new_busbw_GBps) == (pytest.approx(sum(busbw[:2]) / 2), pytest.approx(sum(busbw[2:]) / 3))
     assert (case.ratio, case.change_frac) == (pytest.approx(1120 / 1005), pytest.approx(1005 / 1120 - 1))
@@ -299,6 +300,27 @@ def test_the_interval_leaves_out_equality_where_the_chance_is_below_5_percent_an
     assert [case.ratio_low > 1 or case.ratio_high < 1 for case in cases] == sure
     assert all(case.ratio_low < case.ratio < case.ratio_high for case in cases)
     assert all(case.ratio_low * case.ratio_high == pytest.approx(case.ratio**2) for case in cases)
+
+
+def test_repeats_know_their_own_noise_whatever_single_sizes_beside_them_do(tmp_path):
+    rng = seeded(1)
+    single = [[point(nbytes, truth(nbytes) * math.exp(rng.gauss(0, 0.3))) for nbytes in SIZES if nbytes != MIB] for _ in range(2)]
+    sides = []
+    for name, us, more in (("base", 10.0, single[0]), ("new", 11.0, single[1])):
+        runs = [write_run(tmp_path / f"{name}{at}", [point(MIB, us + 0.02 * at), *(more if at == 0 else [])]) for at in range(2)]
+        sides.append(",".join(map(str, runs)))
+    short = [case for case in compare(*sides).cases if case.base_time_us < 100]
+
+    assert [(case.verdict, case.n_base) for case in short if case.nbytes == MIB] == [("regression", 2)]
+    assert sum(case.verdict != "within noise" for case in short) <= 3, "10 % is little among single ones that scatter by 40 %"
+
+
+def test_wrong_data_is_named_by_the_first_case_that_has_it(tmp_path):
+    points = [point(MIB), point(8 * MIB), point(16 * MIB)]
+    found = one(tmp_path, points, [points[0], replace(points[1], n_wrong=3), replace(points[2], n_wrong=4)])
+
+    assert found.exit_code == 7
+    assert found.why.startswith(f"all_reduce {8 * MIB} B: wrong data")
 
 
 def test_what_is_not_called_says_why_not(tmp_path):
