@@ -355,7 +355,16 @@ def test_halves_of_a_printed_row_that_contradict_one_another_are_no_change(tmp_p
     assert words == {re.sub(r"{.*?}", "N", reason) if reason else None}
     if reason:
         shown = [float(re.search(r"[-+][\d.]+", case.reason)[0]) for case in cases]
-        assert shown == pytest.approx([25.0] * len(sizes), abs=0.5)
+        assert shown == pytest.approx([25.0] * len(sizes), abs=0.1)
+
+
+def test_halves_of_our_own_runs_are_measured_one_by_one_and_may_move_apart(tmp_path):
+    points, moved = (
+        [point(64 * MIB, 300.0 * scale, placement=placement) for placement, scale in (("in", inside), ("out", out))]
+        for inside, out in ((1.0, 1.0), (1.25, 0.8))
+    )
+
+    assert [case.verdict for case in one(tmp_path, points, moved).cases] == ["regression", "improvement"]
 
 
 def test_a_sentence_names_of_a_group_what_tells_it_from_the_collectives_other_groups_alone(tmp_path):

@@ -278,13 +278,13 @@ def test_links_of_both_sizes_are_one_link():
 
 
 def test_links_that_meet_on_one_local_rank_are_no_links_and_those_on_others_are():
-    meeting = {(2, 3, 1), (3, 4, 1), (3, 5, 1), (6, 7, 3), (4, 6, 0)}
+    meeting = {(2, 3, 1), (3, 4, 1), (3, 5, 1), (6, 7, 3), (4, 6, 0), (0, 7, 2)}
     rows = [
         (a, b, rail, 50.0 * (0.8 if (a, b, rail) in meeting else 1.0), LARGE_BOTH) for _ in range(6) for a, b in pairs() for rail in range(4)
     ]
     found = localise(Evidence(hosts=hosts(), exchanges=Exchanges.of(rows, n_rails=4)))
 
-    assert {(one.host, one.peer) for one in found.suspects if one.kind == "link"} == {("h4", "h6"), ("h6", "h7")}
+    assert {(one.host, one.peer) for one in found.suspects if one.kind == "link"} == {("h4", "h6"), ("h6", "h7"), ("h0", "h7")}
     assert {(one.host, one.peer) for one in found.undetermined} == {("h2", "h3"), ("h3", "h4"), ("h3", "h5")}
 
 
