@@ -57,6 +57,14 @@ def test_a_resume_that_cannot_be_ends_with_the_reason_and_changes_nothing(killed
     assert {path.name: path.read_bytes() for path in (killed / "run").iterdir() if path.name != "run.json"} == before
 
 
+def test_a_dry_resume_says_what_other_criteria_would_have_measured(killed):
+    (killed / "c.toml").write_text('[[require]]\ncollective = "broadcast"\nmin_busbw_GBps = 1\nfrom = "2M"\nto = "2M"\n')
+    done = again(killed, "--resume", "run", "--dry-run", "--criteria", "c.toml")
+    assert done.returncode == 0, done.stderr
+    assert "not measured for the criteria in cluster: broadcast 2 MiB: the run was begun without them" in done.stderr
+    assert "\nmeasured for the criteria" not in done.stdout
+
+
 def test_finished_stages_are_kept_and_the_rest_is_measured_and_judged_over_all(killed):
     pairs = [line for line in (killed / "run" / "points.jsonl").read_text().splitlines() if json.loads(line)["stage"] == "pairs"]
     done = again(killed, "--resume", "run")

@@ -68,6 +68,29 @@ def test_a_recorded_run_is_judged_again_to_the_same_rows_and_by_other_criteria_t
     assert other.returncode == 8
 
 
+def test_what_the_criteria_judge_is_said_before_the_start_measured_and_held_against_them(tmp_path):
+    (tmp_path / "c.toml").write_text(
+        '[bandwidth.shares]\nbroadcast = 0.9\n[[require]]\ncollective = "all_reduce"\nmin_busbw_GBps = 0.001\nfrom = "2M"\nto = "4M"\n'
+        '[[require]]\ncollective = "sendrecv"\nmin_busbw_GBps = 9e5\nsource = "annex B"\n'
+    )
+    options = ("-g", "2", "--backend", "gloo", "--stages", "cluster", "--case-budget", "0.02", "--criteria", "c.toml")
+    dry = run("accept", *options, "--dry-run", cwd=tmp_path)
+    words = "measured for the criteria in cluster: all_reduce 2 MiB, 4 MiB; sendrecv; broadcast"
+    assert words in dry.stdout, dry.stdout + dry.stderr
+    done = run("accept", *options, "-O", "run", "--json", cwd=tmp_path)
+    assert done.returncode == 8, done.stderr
+    assert words in done.stderr
+    points = [json.loads(line) for line in (tmp_path / "run" / "points.jsonl").read_text().splitlines()]
+    sizes = {name: {one["requested_nbytes"] for one in points if one["collective"] == name} for name in ("all_reduce", "broadcast", "all_gather")}
+    assert sizes == {"all_reduce": {1024, 1 << 20, 2 << 20, 4 << 20}, "broadcast": {1024, 1 << 20}, "all_gather": {1024, 1 << 20}}
+    rows = {row["criterion"]: row for row in json.loads(done.stdout)["rows"]}
+    ranged = rows["all_reduce as required of 2 MiB to 4 MiB (largest)"]
+    assert (ranged["status"], ranged["measured"] > 0, ranged["required"]) == ("pass", True, 0.001)
+    assert (rows["sendrecv as required (largest)"]["status"], rows["sendrecv as required (largest)"]["source"]) == ("fail", "annex B")
+    assert "broadcast bandwidth" in rows
+    assert not [name for name in rows if name.endswith("recorded")]
+
+
 @pytest.mark.parametrize(
     "argv, said",
     [

@@ -119,7 +119,7 @@ def _warn(criteria: Any) -> None:
 
 def _live(criteria: Any, given: dict[str, Any]) -> Ended:
     from nccl_bench.cli.accept_dry import dry_lines
-    from nccl_bench.cli.accept_options import spec_of
+    from nccl_bench.cli.accept_options import spec_of, with_criteria
     from nccl_bench.cli.places import groups_of, local_count
     from nccl_bench.fabric.host_read import Roots
     from nccl_bench.flows.council import convene, follow
@@ -127,7 +127,7 @@ def _live(criteria: Any, given: dict[str, Any]) -> Ended:
     from nccl_bench.flows.sweep import torch_version
     from nccl_bench.launch.launchers import from_environ
 
-    spec, facts = spec_of(given, os.environ)
+    spec, facts = with_criteria(*spec_of(given, os.environ), criteria, given)
     launch = from_environ(os.environ, self_launch=given["nproc_per_node"] is not None)
     n_local = local_count(given["nproc_per_node"], launch, spec.backend, os.environ)
     groups_of(given["groups"], {})  # what is wrong in the file is said before anybody is met

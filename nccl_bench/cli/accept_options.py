@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,6 +68,18 @@ def spec_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Any, 
         spares=given["spares"], baseline=baseline_of(given["baseline"]), oversubscription=ratio(given["oversubscription"]), mode=given["mode"],
         timeout_s=given["timeout"], silent_s=given["silent"],
     ), {}  # fmt: skip
+
+
+def with_criteria(spec: Any, facts: dict[str, Any], criteria: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The spec with what the criteria judge beside the sizes of all; a resumed run measures what it was begun with, and what is lacking is said."""
+    from nccl_bench.flows.accept_cases import added, not_measured
+    from nccl_bench.report.terminal import write_warning
+
+    if given["resume"] is None:
+        return replace(spec, more=added(criteria, spec.stages, spec.load)), facts
+    for line in not_measured(spec, criteria):
+        write_warning(line, sys.stderr)
+    return spec, facts
 
 
 def _check_load(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:

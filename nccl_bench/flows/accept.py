@@ -17,6 +17,7 @@ from typing import Any
 
 from nccl_bench import __version__
 from nccl_bench.errors import InterruptedRun, NcclBenchError
+from nccl_bench.flows.accept_cases import SIZES, each
 from nccl_bench.flows.accept_hosts import chosen, not_there
 from nccl_bench.flows.accept_plan import Estimate, pair_budget_s
 from nccl_bench.flows.accept_run import (
@@ -43,7 +44,7 @@ from nccl_bench.flows.keeper import condense
 from nccl_bench.flows.pairs import Seats, confirming, evidence_of, keep
 from nccl_bench.flows.worlds import World
 from nccl_bench.measure.pairs_spec import PairSpec
-from nccl_bench.measure.spec import SweepSpec
+from nccl_bench.measure.spec import Backend, SweepSpec
 from nccl_bench.records import Group, Json, Point, RunHeader
 from nccl_bench.results.env import allowed_env
 from nccl_bench.results.store import create_run, default_path, resume_run, utc_text
@@ -51,8 +52,6 @@ from nccl_bench.units import counted, format_seconds
 from nccl_bench.verdict.criteria import Criteria
 from nccl_bench.verdict.localise import localise
 
-SIZES = {"nccl": (8, 1 << 30), "gloo": (1024, 1 << 20)}
-"""Small for latency, large for bandwidth: bandwidth is judged at 1 GiB (DESIGN.md section 2)."""
 NIC_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """All traffic of a node through its NICs (NCCL user guide, environment variables)."""
 OnMessage = Callable[[Json], None]
@@ -224,7 +223,7 @@ def _collectives(run: Run, stage: str) -> Iterator[Event]:
     layouts = _scale(run) if stage == "scale" else [_layout(run, stage)]
     for layout in layouts:
         hear = _Hear(run, stage, layout)
-        for item in attempts(run, stage, "sweep", as_json(_sweep_spec(run, stage)), layout, extra, hear):
+        for item in attempts(run, stage, "sweep", as_json(_sweep_spec(run, stage, layout())), layout, extra, hear):
             if isinstance(item, tuple):
                 for members, world in zip(item[0], item[1].worlds, strict=True):
                     _keep(run, stage, members, world, hear.n_kept if run.council.launch.rank in members else 0)
@@ -293,11 +292,13 @@ def _scale(run: Run) -> list[Callable[[], list[list[int]]]]:
     return [groups(k) for k in sizes or [2]]
 
 
-def _sweep_spec(run: Run, stage: str) -> SweepSpec:
+def _sweep_spec(run: Run, stage: str, worlds: Sequence[Sequence[int]]) -> SweepSpec:
     gloo = run.spec.backend == "gloo" or run.backend == "gloo" or (run.spec.backend == "auto" and not _has_gpus(run))
+    backend: Backend = "gloo" if gloo else "nccl"
     load = run.spec.load if stage == "soak" else None
     return SweepSpec(
-        collectives=collectives_of(stage), sizes=SIZES["gloo" if gloo else "nccl"], budget_s=run.plan.case_s, backend=run.spec.backend,
+        collectives=collectives_of(stage, run.spec.more), sizes=SIZES[backend],
+        each=each(stage, run.spec.more, backend, max(map(len, worlds), default=1)), budget_s=run.plan.case_s, backend=run.spec.backend,
         timeout_s=run.spec.timeout_s, duration_s=run.spec.soak_s if stage == "soak" else None, load=load,
         variant=None if load is None else f"beside {load}", clocks=("auto",) if load is None else ("eager",),
     )  # fmt: skip

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from nccl_bench.flows.accept_spec import AcceptSpec
+from nccl_bench.flows.accept_cases import lines as more_lines
+from nccl_bench.flows.accept_cases import more_nbytes, n_cases
+from nccl_bench.flows.accept_spec import AcceptSpec, More
 from nccl_bench.measure.pairs_spec import ALL_AGAIN_UP_TO, PairSpec, estimate_s
 from nccl_bench.units import format_seconds
 
@@ -20,13 +22,13 @@ ranks on 2 cores. For NCCL a stated figure: torch's import alone took 3.7 s on a
 CASE_S: dict[Backend, float] = {"nccl": 1.0, "gloo": 0.7}
 """Seconds that a case takes beyond its budget: buffers, warm-up, checks. Measured: 16 cases of a budget of 0.2 s on 4 gloo ranks in 13 s. For NCCL a
 stated figure: the first case warms up for a second, and 1 GiB takes milliseconds."""
+BYTE_S: dict[Backend, float] = {"nccl": 5e-10, "gloo": 9e-8}
+"""Seconds a byte that a size of the criteria's adds to its case: buffers, warm-up, check and a batch at least, whatever its budget. Measured:
+all_reduce on 3 gloo ranks on 2 cores, budget 0.05 s, in 9, 32 and 108 s at 1 KiB, 256 MiB and 1 GiB. For NCCL a stated figure: 4 s at 8 GiB."""
 DOCTOR_S = 5.0
 DEFAULT_CASE_S: dict[Backend, float] = {"nccl": 1.0, "gloo": 0.2}
 LEAST_CASE_S = 0.05
 """A case that is given less shows its noise: it would be inconclusive."""
-CASES = 16
-"""Of a world: four collectives at two sizes, streaming, and isolated for lateness."""
-RAIL_CASES = 8
 DROP = ("scale", "rails", "nic", "pairs", "cluster", "node")
 """What is given up first where minutes are short: node and cluster answer most."""
 
@@ -43,6 +45,8 @@ class Estimate:
     """By stage, in the order they run."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Stages that do not fit, and why."""
+    more: More = ()
+    """What is measured because the criteria judge it."""
 
     @property
     def total_s(self) -> float:
@@ -53,31 +57,32 @@ class Estimate:
         """In words, before the start."""
         parts = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in self.seconds.items() if seconds)
         found = [f"estimate: about {format_seconds(self.total_s)} ({parts}), {self.case_s:.3g} s a case"]
+        found += more_lines(tuple(one for one in self.more if self.seconds.get(one[0])))
         return found + [f"not tested: {stage}: {reason}" for stage, reason in self.left_out.items()]
 
 
 def stage_s(stage: str, spec: AcceptSpec, case_s: float, mode: str | None, n_hosts: int, n_local: int, backend: Backend) -> float:
     """Seconds of one stage; 0 where these hosts have nothing to measure in it."""
-    case = case_s + CASE_S[backend]
+    cases = n_cases(stage, spec.more, backend, n_hosts) * (case_s + CASE_S[backend]) + more_nbytes(stage, spec.more) * BYTE_S[backend]
     match stage:
         case "doctor":
             return DOCTOR_S
         case "node":
-            return WORLD_S[backend] + CASES * case if n_local > 1 else 0.0
+            return WORLD_S[backend] + cases if n_local > 1 else 0.0
         case "nic":
-            return WORLD_S[backend] + CASES * case if n_local > 1 and backend == "nccl" else 0.0
+            return WORLD_S[backend] + cases if n_local > 1 and backend == "nccl" else 0.0
         case "pairs":
             n, seconds = estimate_s(PairSpec(mode=mode, budget_s=pair_budget_s(case_s)), n_hosts, n_local, backend)
             again = seconds if 2 < n_hosts <= ALL_AGAIN_UP_TO else 0.0  # of more hosts a few pairs alone
             return 2 * WORLD_S[backend] + seconds + again if n else 0.0  # what is slow is measured again in a second world
         case "rails":
-            return WORLD_S[backend] + RAIL_CASES * case if n_hosts > 1 and n_local > 1 else 0.0
+            return WORLD_S[backend] + cases if n_hosts > 1 and n_local > 1 else 0.0
         case "scale":
-            return (WORLD_S[backend] + CASES * case) * max(1, (n_hosts // 2).bit_length() - 1) if n_hosts > 2 else 0.0
+            return (WORLD_S[backend] + cases) * max(1, (n_hosts // 2).bit_length() - 1) if n_hosts > 2 else 0.0
         case "soak":
             return WORLD_S[backend] + (spec.soak_s or 0.0)
         case _:
-            return WORLD_S[backend] + CASES * case
+            return WORLD_S[backend] + cases
 
 
 def pair_budget_s(case_s: float) -> float:
@@ -125,4 +130,4 @@ def _shortened(spec: AcceptSpec, mode: str | None, stages: Sequence[str], n_host
 
 def _of(spec: AcceptSpec, case_s: float, mode: str | None, stages: Sequence[str], n_hosts: int, n_local: int, backend: Backend) -> Estimate:
     seconds = {stage: stage_s(stage, spec, case_s, mode, n_hosts, n_local, backend) for stage in stages}
-    return Estimate(case_s=case_s, mode=mode, seconds=seconds)
+    return Estimate(case_s=case_s, mode=mode, seconds=seconds, more=spec.more)

@@ -13,11 +13,14 @@ STAGES = ("doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
 DEFAULT_STAGES = STAGES[:-1]
 N_SIZES = 2
 """Of a stage's cases: one for latency, one for bandwidth."""
+More = tuple[tuple[str, str, int | None], ...]
+"""(stage, collective, bytes) that the criteria add to what a stage measures; None: the collective at the sizes of all."""
 
 
-def collectives_of(stage: str) -> tuple[str, ...]:
+def collectives_of(stage: str, more: More = ()) -> tuple[str, ...]:
     """What a stage measures; of a rail the two that tell a slow one."""
-    return ("all_reduce", "sendrecv") if stage == "rails" else ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    usual = ("all_reduce", "sendrecv") if stage == "rails" else ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    return tuple(dict.fromkeys((*usual, *(name for at, name, _ in more if at == stage))))
 
 
 LOCAL_STAGES = ("doctor", "node", "nic")
@@ -44,6 +47,7 @@ class AcceptSpec(Spec):
     spares: int = 0
     baseline: tuple[str, ...] = ()
     """Runs of before, as paths."""
+    more: More = ()
     reference: Json | None = None
     """Known-good partners: verdict.reference."""
     oversubscription: float | None = None

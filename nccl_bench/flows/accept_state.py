@@ -34,7 +34,7 @@ def keep_facts(run: Run) -> None:
         "judged_at": time.time(), "finished": run.finished, "attempt": run.attempt, "spares": run.spares_at_start,
         "spares_left": list(dict.fromkeys(run.bench.values())), "replaced": run.replaced, "baseline": list(run.spec.baseline),
         "reference": run.spec.reference, "load": run.spec.load, "groups": _groups(run), "n_pair_worlds": run.n_pair_worlds,
-        "load_rates": run.load_rates, "budget_s": run.spec.budget_s, "case_s": run.plan.case_s,
+        "load_rates": run.load_rates, "budget_s": run.spec.budget_s, "more": [list(one) for one in run.spec.more], "case_s": run.plan.case_s,
     }  # fmt: skip
     run.writer.write_file(FACTS_FILE, record)
 

@@ -76,7 +76,7 @@ def _table(spec: SweepSpec, facts: WorldFacts, row: _Row) -> Iterator[Planned]:
     """The cases of one table: sizes by clocks, and the isolated series that show lateness."""
     name, _dtype, _op, placement, _shift, _root = row
     clocks = clocks_of(spec, facts.backend, facts.one_domain)
-    sizes = sizes_of(spec, facts.backend, largest_nbytes(name, facts, placement))
+    sizes = sizes_of(spec, facts.backend, largest_nbytes(name, facts, placement), name)
     rows = [_planned(spec, facts, row, size, clock) for size in sizes for clock in clocks]
     yield from rows
     runnable = [item for item in rows if item.skip is None]

@@ -34,6 +34,8 @@ class SweepSpec(Spec):
     collectives: tuple[str, ...] = DEFAULT_COLLECTIVES
     sizes: tuple[int, ...] | None = None
     """An explicit list, bytes; excludes the range below."""
+    each: tuple[tuple[str, int], ...] = ()
+    """(collective, bytes): of a collective that is named here these sizes, in place of those of all."""
     min_nbytes: int | None = None
     max_nbytes: int | None = None
     step_factor: float | None = None
@@ -200,8 +202,10 @@ def clocks_of(spec: SweepSpec, backend: Backend, one_domain: bool) -> tuple[Cloc
     return ("graph",) if one_domain or spec.register == "graph" else ("queued",)
 
 
-def sizes_of(spec: SweepSpec, backend: Backend, largest_nbytes: int | None = None) -> tuple[int, ...]:
+def sizes_of(spec: SweepSpec, backend: Backend, largest_nbytes: int | None = None, collective: str | None = None) -> tuple[int, ...]:
     """The requested sizes in bytes, ascending as given; a default end is brought down to `largest_nbytes` (what memory holds)."""
+    if own := tuple(nbytes for name, nbytes in spec.each if name == collective):
+        return own
     if spec.sizes is not None:
         return spec.sizes
     low, high, factor = DEFAULT_SIZES[backend]

@@ -4,7 +4,7 @@
 share = 0.95                    # of the low end: below fails; between it and 1.0 warns
 [bandwidth.shares]              # by collective
 all_to_all = 0.9
-[[bandwidth.ranges]]            # other shares for a range of sizes, which is judged too
+[[bandwidth.ranges]]            # other shares for a range of sizes, which is measured at both ends and judged too
 collective = "all_reduce"
 from = "64M"
 to = "512M"
@@ -15,6 +15,8 @@ stage = "cluster"               # node, nic, rails, scale, cluster
 collective = "all_reduce"
 min_busbw_GBps = 360.0
 statistic = "largest"           # largest size, max over sizes, or average over sizes (which hides a slow size: said in the row)
+from = "2G"                     # of these sizes alone, which are measured: both ends, of an average the doublings between
+to = "8G"
 source = "contract 4711, annex B"
 [[require]]
 stage = "cluster"
@@ -62,7 +64,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "repeats": ("agree", "source"), "baseline": ("threshold", "source"), "require": (),
 }  # fmt: skip
 RANGE = ("collective", "from", "to", "share", "source")
-REQUIRE = ("stage", "collective", "min_busbw_GBps", "max_latency_us", "statistic", "source")
+REQUIRE = ("stage", "collective", "min_busbw_GBps", "max_latency_us", "statistic", "from", "to", "source")
+BY_PAIRS = "pingpong"
+"""What no stage of collectives measures: the pairs stage has every pair's latency, and holds pairs against one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ class Range:
 
     def sizes(self) -> str:
         """ "64 MiB to 512 MiB"."""
-        return f"{format_size(self.low)} to {format_size(self.high)}"
+        return _from_to_words((self.low, self.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,18 @@ class Require:
     min_busbw_GBps: float | None = None
     max_latency_us: float | None = None
     statistic: Statistic = "largest"
+    sizes: tuple[int, int] | None = None
+    """From and to, bytes; None: all that the stage measures."""
     source: str
+
+    def of_sizes(self) -> str:
+        """ " of 2 GiB to 8 GiB"; "" where it is of all."""
+        return f" of {_from_to_words(self.sizes)}" if self.sizes is not None else ""
+
+
+def _from_to_words(sizes: tuple[int, int]) -> str:
+    low, high = map(format_size, sizes)
+    return low if low == high else f"{low} to {high}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +146,7 @@ class Criteria:
         rows = [("bandwidth, share of expected", f"{self.share.value:g}", self.share.source)]
         rows += [(f"bandwidth, share of expected, {name}", f"{one.value:g}", one.source) for name, one in self.shares.items()]
         rows += [(f"share of expected, {one.collective} of {one.sizes()}", f"{one.share.value:g}", one.share.source) for one in self.ranges]
-        rows += [(f"{one.collective} in stage {one.stage}", _asked(one), one.source) for one in self.require]
+        rows += [(f"{one.collective}{one.of_sizes()} in stage {one.stage}", _asked(one), one.source) for one in self.require]
         said = self.path or DEFAULT
         return [
             *rows, ("spread between like nodes", f"{self.spread.value:g}", self.spread.source), ("p95 over median", f"{self.tail.value:g}",
@@ -228,7 +243,7 @@ def _require(path: str, number: int, record: Mapping[str, Any]) -> Require:
     rate, late = record.get("min_busbw_GBps"), record.get("max_latency_us")
     collective = _collective(path, f"{what}: collective", record["collective"])
     return Require(
-        stage=stage, collective=collective, statistic=statistic, source=str(record.get("source", path)),
+        stage=stage, collective=collective, statistic=statistic, sizes=_from_to(where, record), source=str(record.get("source", path)),
         min_busbw_GBps=None if rate is None else _number(path, f"{what}: min_busbw_GBps", rate, 0.001, 1e6),
         max_latency_us=None if late is None else _number(path, f"{what}: max_latency_us", late, 0.001, 1e9),
     )  # fmt: skip
@@ -242,18 +257,34 @@ def _range(path: str, number: int, record: Mapping[str, Any]) -> Range:
     missing = [key for key in ("collective", "from", "to", "share") if key not in record]
     if missing:
         raise UsageError(f"{where}: {missing[0]} is missing")
-    low, high = (_size(f"{where}: {key}", record[key]) for key in ("from", "to"))
-    if low > high:
-        raise UsageError(f"{where}: from {record['from']} to {record['to']} is no range")
+    low, high = _from_to(where, record) or (0, 0)
     share = Threshold(value=_number(path, f"{what}: share", record["share"], 0.01, 2), source=str(record.get("source", path)))
     return Range(collective=_collective(path, f"{what}: collective", record["collective"]), low=low, high=high, share=share)
 
 
+def _from_to(where: str, record: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The sizes that a table names; None where it names none."""
+    given = [key for key in ("from", "to") if key in record]
+    if not given:
+        return None
+    if len(given) == 1:
+        raise UsageError(f"{where}: {'to' if given == ['from'] else 'from'} is missing", "from and to go together; both may be the same size")
+    low, high = (_size(f"{where}: {key}", record[key]) for key in ("from", "to"))
+    if not 1 <= low <= high:
+        raise UsageError(f"{where}: from {record['from']} to {record['to']} is no range")
+    return low, high
+
+
 def _collective(path: str, where: str, value: Any) -> str:
     try:
-        return find(str(value)).name
+        name = find(str(value)).name
     except UsageError as err:
         raise UsageError(f"{path}: {where}: {err.why}", *err.hints) from err
+    if name == BY_PAIRS:
+        raise UsageError(
+            f"{path}: {where}: {name} is measured in stage pairs, where pairs are held against one another: it has no threshold", "ask for sendrecv"
+        )
+    return name
 
 
 def _size(where: str, value: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nccl_bench.records import Point
+from nccl_bench.units import format_size
 from nccl_bench.verdict.rows import Case
 
 MOST_HOSTS = 4
@@ -28,6 +29,17 @@ def hosts_of(case: Case, ranks: Sequence[int]) -> tuple[str, ...]:
     """The hosts of a world, where they are few."""
     hosts = tuple(dict.fromkeys(case.rank_hosts[rank] for rank in ranks if rank < len(case.rank_hosts)))
     return hosts if len(hosts) <= MOST_HOSTS else ()
+
+
+def why_lost(case: Case, world: World, sizes: tuple[int, int] | None) -> str:
+    """Why a world has no number of these sizes, where a case of them was skipped or failed: memory that is too small."""
+    stage, ranks, name = world
+    for point in case.points:
+        mine = (point.stage or "cluster", point.collective) == (stage, name.split(" ")[0]) and point.status != "ok" and point.reason
+        among = point.group is None or not ranks or tuple(point.group.slowest or ()) == ranks
+        if mine and among and (sizes is None or sizes[0] <= point.requested_nbytes <= sizes[1]):
+            return f"not measured: {format_size(point.requested_nbytes)} {point.status}: {point.reason}"
+    return ""
 
 
 def largest_of(points: Sequence[Point]) -> Point:
