@@ -67,6 +67,11 @@ def test_four_groups_of_two_and_two_use_two_rails_each_and_are_not_aligned():
 
     assert (span.per_node, span.aligned, span.words()) == (2, False, "2 nodes, 4 at once")
     assert span_of(kind_of(megatron(tp=8, dp=2), "dp"), SEATS).words() == "rail, 8 at once"
+    assert span_of(kind_of(megatron(tp=8, dp=2), "tp"), SEATS).words() == "in node"
+
+
+def test_ranks_are_seated_in_a_row():
+    assert even_seats(7, 3) == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0))
 
 
 def test_deepspeed_pipes_are_outermost_and_titan_replicates_across_nodes():
@@ -116,6 +121,9 @@ def test_what_is_no_mesh_is_refused_in_words(text):
     [
         ("pp=2,pp=2", "pp is given twice"),
         ("deepspeed:pp2,order=pp", "'order=pp' is not AXIS=SIZE"),
+        ("titan:pp2,order=pp", "'order=pp' is not AXIS=SIZE"),
+        ("megatron:tp2,order=cp-cp-dp-ep-pp", "does not name tp cp ep dp pp once each"),
+        ("megatron:tp2,order=tp-tp-ep-dp-pp", "does not name tp cp ep dp pp once each"),
         ("tp=2,order=tp", "'order=tp' is not AXIS=SIZE"),
         ("deepspeed:pp2,cp2,xx3", "no axis is called 'cp' there"),
         ("nobody:tp2", "no framework is called 'nobody'"),
