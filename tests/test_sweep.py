@@ -151,8 +151,9 @@ def test_the_first_size_is_no_faster_and_no_slower_than_the_same_size_at_the_end
     points = [p for p in on_ranks(2, sweep_on, spec)[0] if p["regime"] == "streaming"]
 
     assert points[0]["nbytes"] == points[2]["nbytes"] == 65536
-    # The fastest batches: other programs on the machine slow some, a cold start would slow all.
-    assert 0.5 < points[0]["time_us"]["min"] / points[2]["time_us"]["min"] < 2.0
+    # The fastest batches: other programs on the machine slow some, a cold start would slow all. A busy machine slows even those:
+    # the bound is far outside of what any order of sizes could do, and inside of what connecting within the timing costs (hundreds of times).
+    assert 0.1 < points[0]["time_us"]["min"] / points[2]["time_us"]["min"] < 10
 
 
 def test_a_duration_repeats_the_sweep_and_numbers_the_passes():
