@@ -22,6 +22,9 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document with every check")] = False,
     every: Annotated[bool, typer.Option("--all", help="show what is ok, too")] = False,
     timeout: Annotated[float, typer.Option("-T", "--timeout", min=1.0, max=1e7, help="seconds until a host counts as silent")] = PATIENCE_S,
+    criteria: Annotated[
+        Path | None, typer.Option("--criteria", metavar="FILE.toml", help="accept's file: its [hardware] says what each node must have")
+    ] = None,
     root: Annotated[
         Path | None, typer.Option("--root", metavar="DIR", help="a folder with copies of sys, proc, dev and etc, instead of this machine's")
     ] = None,
@@ -38,6 +41,7 @@ def doctor(
 
     if root is not None and not root.is_dir():
         raise UsageError(f"--root {root}: no such directory")
+    hardware = None if criteria is None else _hardware(criteria)
     launch = from_environ(os.environ, self_launch=True)
     council = convene(launch, os.environ, 1, patience_s=timeout)
     try:
@@ -45,7 +49,7 @@ def doctor(
         if not council.leads:
             follow(council, serve)
             return Ended(exit_code=0, why="")
-        found = diagnose(council, serve, sorted(council.joins), timeout)
+        found = diagnose(council, serve, sorted(council.joins), timeout, hardware)
         dismiss(council, found.exit_code, found.why)
         if as_json:
             sys.stdout.write(json.dumps(found.to_json(), indent=1) + "\n")
@@ -54,6 +58,16 @@ def doctor(
         return Ended(exit_code=found.exit_code, why=found.why)
     finally:
         council.close()
+
+
+def _hardware(path: Path) -> Any:
+    from nccl_bench.errors import UsageError
+    from nccl_bench.verdict.criteria import read
+
+    found = read(path).hardware
+    if found is None:
+        raise UsageError(f"{path}: no [hardware]: nothing in it concerns doctor", "nccl-bench explain criteria")
+    return found
 
 
 def show(found: Any, stream: TextIO, *, every: bool) -> None:

@@ -39,6 +39,16 @@ def _chosen(host: Json) -> list[Json]:
     return [port for port in ports if port in taken or port.get("psid") in boards]
 
 
+def live(host: Json) -> list[Json]:
+    """Of the ports that NCCL would take those that are up; EFA does not say."""
+    return [port for port in _chosen(host) if _active(port) or _layer(port) == "EFA"]
+
+
+def rate_of(port: Json) -> float | None:
+    """A port's line rate, Gbit/s."""
+    return ib.parse_rate(str(port.get("rate") or "")).rate_gbit
+
+
 def _like_others(hosts: Sequence[Json]) -> dict[str, Counter[str]]:
     """By port name: what layers and rates it has over the hosts."""
     found: dict[str, Counter[str]] = {}
@@ -71,7 +81,7 @@ def _state(hosts: Sequence[Json]) -> Iterable[Finding]:
 
 
 def _present(hosts: Sequence[Json]) -> Iterable[Finding]:
-    counts = {str(host["host"]): len([port for port in _chosen(host) if _active(port) or _layer(port) == "EFA"]) for host in hosts}
+    counts = {str(host["host"]): len(live(host)) for host in hosts}
     usual = Counter(counts.values()).most_common(1)[0][0]
     found = []
     for host in hosts:

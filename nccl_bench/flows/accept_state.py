@@ -11,13 +11,10 @@ from nccl_bench.errors import DataError, UsageError
 from nccl_bench.flows.accept_run import EXCLUDED_AT_RESUME, Run
 from nccl_bench.flows.accept_spec import AcceptSpec
 from nccl_bench.flows.doctor import Diagnosis
-from nccl_bench.flows.judged import FACTS_FILE
+from nccl_bench.flows.judged import FACTS_FILE, HOSTS_FILE
 from nccl_bench.flows.pairs import PAIRS_FILE
 from nccl_bench.records import Json
 from nccl_bench.results.store import read_header
-
-HOSTS_FILE = "hosts.json"
-"""What doctor read on every host, whole: a resumed run needs it, nobody else."""
 
 
 def keep_facts(run: Run) -> None:

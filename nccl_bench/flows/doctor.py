@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nccl_bench.fabric import counters
+from nccl_bench.fabric.bought import Hardware, checks
 from nccl_bench.fabric.health import Result, examine, inventory, serials, verdict
 from nccl_bench.fabric.health_host import CHECKS
 from nccl_bench.fabric.host_read import Roots, rank_facts, read_host
@@ -60,8 +61,8 @@ def _redacted(line: str) -> str:
     return f"{name}={redact_value(name.strip(), value)}" if equals else line
 
 
-def diagnose(council: Council, serve: Serve, ranks: Sequence[int], wait_s: float = SILENT_S) -> Diagnosis:
-    """Ask all these ranks' processes and judge; rank 0's part."""
+def diagnose(council: Council, serve: Serve, ranks: Sequence[int], wait_s: float = SILENT_S, hardware: Hardware | None = None) -> Diagnosis:
+    """Ask all these ranks' processes and judge, against what was bought where somebody says it; rank 0's part."""
     found, silent = ask(council, "doctor", ranks, serve, wait_s)
     clocks, _ = ask(council, "clock", [rank for rank in ranks if rank in found], serve, wait_s)
     host_of = {rank: str(join["host"]) for rank, join in council.joins.items()}
@@ -71,7 +72,7 @@ def diagnose(council: Council, serve: Serve, ranks: Sequence[int], wait_s: float
     nobody = [f"rank {rank}" for rank in range(council.n_ranks) if rank not in council.joins and rank >= len(council.launch.rank_hosts)]
     silent_hosts = tuple(dict.fromkeys([*absent, *nobody, *(host_of[rank] for rank in silent)]))
     hosts = _hosts(found, clocks, host_of, council)
-    results = examine(hosts, CHECKS)
+    results = examine(hosts, (*CHECKS, *(checks(hardware) if hardware is not None else ())))
     code, why = verdict(results, silent_hosts)
     return Diagnosis(
         results=results,

@@ -17,7 +17,7 @@ from nccl_bench.flows.accept_spec import DEFAULT_STAGES
 from nccl_bench.flows.pairs import PAIRS_FILE, Seats, evidence_of
 from nccl_bench.records import Ceiling, Json, Point, RunHeader
 from nccl_bench.results.runs import Run, json_lines, open_run, open_runs, points_of
-from nccl_bench.verdict import baseline, lateness, reference
+from nccl_bench.verdict import baseline, lateness, provisioned, reference
 from nccl_bench.verdict.ceilings import ceiling_of, ceilings_of
 from nccl_bench.verdict.criteria import Criteria
 from nccl_bench.verdict.evidence import Alone, Evidence, Findings, Groups, Mark
@@ -28,6 +28,8 @@ from nccl_bench.verdict.outcome import Verdict
 from nccl_bench.verdict.rows import NOT_ASKED, Case, Row
 
 FACTS_FILE = "accept.json"
+HOSTS_FILE = "hosts.json"
+"""What doctor read on every host, whole: what was bought is judged by it, and a resumed run needs it."""
 MOST_MATRIX = 64
 """Hosts of the matrix that verdict.json keeps; pairs.jsonl has them all."""
 GroupsOf = Callable[[Sequence[str]], Groups | None]
@@ -84,15 +86,21 @@ def judge_run(path: Path, criteria: Criteria, groups: GroupsOf = lambda _: None,
     evidence, ran = _evidence(path, facts, points, rank_hosts, groups)
     findings = localise(evidence)
     facts["not_run"] = [*facts["not_run"], *_never_begun(facts)]
+    there = _hosts_read(path)
     case = Case(
-        points=points, rank_hosts=rank_hosts, doctor=tuple(facts["doctor"]), counters=tuple(facts["counters"]), counters_read=facts["counters_read"],
+        points=points, rank_hosts=rank_hosts, doctor=(*facts["doctor"], *provisioned.checks_of(there, criteria.hardware)),
+        counters=tuple(facts["counters"]), counters_read=facts["counters_read"],
         counters_missing=tuple(facts.get("counters_missing", ())),
         findings=findings, pairs_ran=ran, excluded=tuple(facts["excluded"]), not_run=tuple(facts["not_run"]), broken=tuple(facts["broken"]),
         rdma_bytes=facts["rdma_bytes"], rdma_of=facts.get("rdma_of") or {}, has_rdma=facts["has_rdma"], shared_gpu=header.shared_gpu,
         not_nccl=header.not_nccl or header.backend not in (None, "nccl"),
         n_hosts=len(set(facts["hosts"]) - set(facts.get("spares", ()))), min_hosts=facts["min_hosts"], spares=tuple(facts.get("spares", ())),
         replaced=tuple(facts.get("replaced", ())),
-        more=(*_more(run, facts, points, rank_hosts, evidence, criteria), *missing(facts, points, rank_hosts, pairs_ran=ran)),
+        domains=provisioned.domains(there, header.env),
+        more=(
+            *provisioned.rows(there, criteria), *_more(run, facts, points, rank_hosts, evidence, criteria),
+            *missing(facts, points, rank_hosts, pairs_ran=ran),
+        ),
     )  # fmt: skip
     ceilings = ceilings_of(run)
     rails = tuple(dict.fromkeys(_world_of(point) for point in points if point.stage == "rails"))
@@ -171,6 +179,14 @@ def _more(
         kept = Run(label=run.label, path=run.path, header=run.header, points=tuple(points))
         found += baseline.rows(before, kept, facts["stages"], criteria.baseline)
     return found
+
+
+def _hosts_read(path: Path) -> list[Json]:
+    """What doctor read on each host; [] where it did not run, or an older run kept nothing."""
+    try:
+        return [host for host in json.loads((path / HOSTS_FILE).read_text())["hosts"] if isinstance(host, dict)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _facts(path: Path) -> Json:

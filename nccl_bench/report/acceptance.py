@@ -9,7 +9,7 @@ from nccl_bench.report.suspects import suspect_lines
 from nccl_bench.units import counted
 from nccl_bench.verdict.evidence import Suspect
 from nccl_bench.verdict.lax import LAX
-from nccl_bench.verdict.rows import Row, Status
+from nccl_bench.verdict.rows import AS_FOUND, Row, Status
 
 STATUSES: tuple[Status, ...] = ("pass", "warn", "fail", "inconclusive")
 ORDER = ("meeting", "resume", "doctor", "node", "nic", "pairs", "rails", "scale", "cluster", "soak")
@@ -29,7 +29,7 @@ def lines(header: RunHeader, rows: Sequence[Row], suspects: Sequence[Suspect], v
         found += suspect_lines(suspect)
     for status in ("fail", "inconclusive", "warn"):
         chosen = [row for row in rows if row.status == status and not row.criterion.startswith("suspect: ")]
-        chosen.sort(key=lambda row: (not row.criterion.startswith(("unclear", LAX)), row.criterion != "was tested"))
+        chosen.sort(key=lambda row: (not row.criterion.startswith(("unclear", LAX, AS_FOUND)), row.criterion != "was tested"))
         found += [f"  {status:<13} {_row(row)}" for row in chosen[:MOST]]
         found += [f"  {'':<13} and {len(chosen) - MOST} more (verdict.json)"] if len(chosen) > MOST else []
     found += [f"  excluded      {one['host']}: {one['reason']} (stage {one['stage']})" for one in verdict["excluded"]]

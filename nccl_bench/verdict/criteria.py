@@ -22,6 +22,13 @@ source = "contract 4711, annex B"
 stage = "cluster"
 collective = "all_reduce"
 max_latency_us = 40.0           # of the smallest size
+[hardware]                      # of each node, as bought; without it a run is held against what is found on the nodes, which the verdict says
+gpu = "H100-SXM"
+gpus_per_node = 8
+nvlinks = 18                    # up, of each GPU
+nics_per_node = 8               # with nic_gbps: ports that are up and as fast
+nic_gbps = 400
+source = "contract 4711, annex A"
 [spread]                        # between like nodes
 max = 0.05
 [tail]
@@ -49,7 +56,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nccl_bench.collectives import find
-from nccl_bench.errors import UsageError
+from nccl_bench.errors import NcclBenchError, UsageError
+from nccl_bench.fabric.bought import Hardware
+from nccl_bench.fabric.gpus import find as gpu_model
 from nccl_bench.inputs import read_toml
 from nccl_bench.units import format_size, parse_size
 
@@ -62,6 +71,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("share", "shares", "ranges", "source"), "spread": ("max", "source"), "tail": ("p95_over_median", "source"),
     "doctor": ("fail", "warn", "source"), "counters": ("errors", "source"), "transport": ("rdma", "required", "source"),
     "repeats": ("agree", "source"), "baseline": ("threshold", "source"), "require": (),
+    "hardware": ("gpu", "gpus_per_node", "nvlinks", "nics_per_node", "nic_gbps", "source"),
 }  # fmt: skip
 RANGE = ("collective", "from", "to", "share", "source")
 REQUIRE = ("stage", "collective", "min_busbw_GBps", "max_latency_us", "statistic", "from", "to", "source")
@@ -130,6 +140,8 @@ class Criteria:
     baseline: Threshold = Threshold(value=0.03, source=f"{DEFAULT}, as compare's")
     ranges: tuple[Range, ...] = ()
     require: tuple[Require, ...] = ()
+    hardware: Hardware | None = None
+    """What each node must have; None: nobody says."""
     doctor_fail: tuple[str, ...] = ("fail",)
     doctor_warn: tuple[str, ...] = ("warn", "unknown")
     counters: Level = "fail"
@@ -147,6 +159,7 @@ class Criteria:
         rows += [(f"bandwidth, share of expected, {name}", f"{one.value:g}", one.source) for name, one in self.shares.items()]
         rows += [(f"share of expected, {one.collective} of {one.sizes()}", f"{one.share.value:g}", one.share.source) for one in self.ranges]
         rows += [(f"{one.collective}{one.of_sizes()} in stage {one.stage}", _asked(one), one.source) for one in self.require]
+        rows += [] if self.hardware is None else [("hardware of each node", self.hardware.words(), self.hardware.source)]
         said = self.path or DEFAULT
         return [
             *rows, ("spread between like nodes", f"{self.spread.value:g}", self.spread.source), ("p95 over median", f"{self.tail.value:g}",
@@ -196,7 +209,7 @@ def parse(record: Mapping[str, Any], path: str) -> Criteria:
             base.doctor_warn),
         counters=_level(path, record.get("counters", {}), "errors", base.counters), transport=_level(path, record.get("transport", {}), "rdma",
             base.transport),
-        path=said,
+        hardware=_hardware(path, record["hardware"]) if "hardware" in record else None, path=said,
     )  # fmt: skip
 
 
@@ -273,6 +286,23 @@ def _from_to(where: str, record: Mapping[str, Any]) -> tuple[int, int] | None:
     if not 1 <= low <= high:
         raise UsageError(f"{where}: from {record['from']} to {record['to']} is no range")
     return low, high
+
+
+def _hardware(path: str, record: Mapping[str, Any]) -> Hardware:
+    if not set(record) - {"source"}:
+        raise UsageError(f"{path}: [hardware] names nothing", "gpus_per_node = 8")
+    if ("nics_per_node" in record and record["nics_per_node"] != 0) != ("nic_gbps" in record):
+        raise UsageError(f"{path}: [hardware]: nics_per_node and nic_gbps go together", "ports that are slower, such as storage's, do not count")
+    whole = {key: record[key] for key in ("gpus_per_node", "nvlinks", "nics_per_node") if key in record}
+    for key, value in whole.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1024:
+            raise UsageError(f"{path}: [hardware] {key} = {value!r}: a whole number, 0 to 1024")
+    try:
+        gpu = gpu_model(str(record["gpu"])).name if "gpu" in record else None
+    except NcclBenchError as err:
+        raise UsageError(f"{path}: [hardware] gpu: {err.why}", *err.hints) from err
+    gbps = _number(path, "[hardware] nic_gbps", record["nic_gbps"], 1, 1e5) if "nic_gbps" in record else None
+    return Hardware(gpu=gpu, nic_gbps=gbps, source=str(record.get("source", path)), **whole)
 
 
 def _collective(path: str, where: str, value: Any) -> str:

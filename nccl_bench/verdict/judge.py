@@ -228,15 +228,28 @@ def _transport(case: Case, criteria: Criteria) -> Iterable[Row]:
     if not case.has_rdma or (criteria.transport == "ignore" and not criteria.rdma_required):
         return
     level: Status = "warn" if criteria.transport == "warn" and not criteria.rdma_required else "fail"
-    if case.rdma_bytes is None:
+    inside = {case.domains.get(host) for host in case.rdma_of} if case.rdma_of else {None}
+    if len(inside) == 1 and None not in inside and not criteria.rdma_required:
+        yield Row(criterion="RDMA carries the traffic", stage="cluster", status="warn", measured=case.rdma_bytes, unit="bytes",
+                  reason="all hosts share one NVLink domain: nothing had to cross their NICs, which stage nic tests alone")  # fmt: skip
+    elif case.rdma_bytes is None:
         yield Row(criterion="RDMA carries the traffic", stage="cluster", status="inconclusive", reason="the ports' byte counters could not be read")
     else:
-        idle = sorted((n, host) for host, n in case.rdma_of.items() if n <= LARGE_NBYTES)
+        idle = _idle(case)
         sent = idle[0][0] if idle else case.rdma_bytes
         status: Status = "pass" if sent > LARGE_NBYTES else level
         yield Row(criterion="RDMA carries the traffic", stage="cluster", status=status, measured=sent, required=LARGE_NBYTES, unit="bytes",
                   reason="" if status == "pass" else "RDMA ports are up, and the traffic went elsewhere (Socket?)",
                   hosts=tuple(host for _, host in idle), source=criteria.path or DEFAULT)  # fmt: skip
+
+
+def _idle(case: Case) -> list[tuple[int, str]]:
+    """(bytes, host) of hosts whose NICs carried too little; the NICs of an NVLink domain over several hosts count together."""
+    name = {host: case.domains.get(host, f"host {host}") for host in case.rdma_of}
+    sent: dict[str, int] = {}
+    for host, n in case.rdma_of.items():
+        sent[name[host]] = sent.get(name[host], 0) + n
+    return sorted((n, host) for host, n in case.rdma_of.items() if sent[name[host]] <= LARGE_NBYTES)
 
 
 def drain(suspects: Findings, rows: Sequence[Row], excluded: Sequence[Mapping[str, str]]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS, WrongDataError
 from nccl_bench.units import counted
 from nccl_bench.verdict.evidence import Suspect
-from nccl_bench.verdict.rows import NOT_ASKED, SUPPLY, UNKNOWN, Case, Row, Status
+from nccl_bench.verdict.rows import AS_FOUND, NOT_ASKED, SUPPLY, UNKNOWN, Case, Row, Status
 
 SUSPECT = "suspect: "
 """How the criterion of a suspect's row begins."""
@@ -43,7 +43,10 @@ def _of(case: Case, rows: Sequence[Row]) -> tuple[Status, int, str]:
     if open_ or not any(row.status == "pass" for row in rows):
         return "inconclusive", INCONCLUSIVE, f"inconclusive: {_open(open_) if open_ else 'nothing was judged'}"
     status: Status = "warn" if any(row.status == "warn" for row in rows) else "pass"
-    return status, PASS, f"{status}: {_counts(rows)}"
+    said = [f"held against what was found: {row.measured} a node" if row.measured else row.reason.partition(";")[0] for row in rows
+            if row.criterion == AS_FOUND]  # fmt: skip
+    found = "".join(f"; {text}" for text in said)
+    return status, PASS, f"{status}: {_counts(rows)}{found}"
 
 
 def _counts(rows: Sequence[Row]) -> str:

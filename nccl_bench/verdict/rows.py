@@ -17,6 +17,8 @@ LARGE_NBYTES = 1 << 30
 UNKNOWN = "nothing is known to be expected"
 """How the reason of a row begins that a [[require]] of the criteria would settle."""
 SUPPLY = "[[require]] in --criteria says what is enough (nccl-bench explain criteria)"
+AS_FOUND = "hardware as found, not as bought"
+"""The criterion of a row that says what of a node nobody asked for."""
 NOT_ASKED = "not asked for (--stages)"
 """Why a stage was not run, where --stages left it out."""
 
@@ -66,6 +68,8 @@ class Case:
     rdma_of: Mapping[str, int] = field(default_factory=dict)
     """[host] the same; {} in runs that kept the sum alone."""
     has_rdma: bool = False
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """[host] the multi-node NVLink domain of all its GPUs; hosts that are not here have none."""
     not_nccl: bool = False
     shared_gpu: bool = False
     n_hosts: int = 0
