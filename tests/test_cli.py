@@ -247,6 +247,21 @@ def test_ctrl_c_ends_130(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_ctrl_c_during_the_first_imports_is_no_traceback(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, nccl_bench.__main__ as front\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'nccl_bench.cli.commands': os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "sys.exit(front.main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nccl-bench: exit 130: interrupted\n")
+
+
 @pytest.mark.parametrize("how", ["talk", "whisper", "--help"])
 def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, how: str) -> None:
     with subprocess.Popen(command_apart(tmp_path, "ends", how), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

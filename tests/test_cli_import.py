@@ -1,6 +1,7 @@
 """The commands import, compare and export, from argv to exit code."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from field_cases import FILES, needs_cases
 from nccl_tests_samples import Measured, log
 from run_samples import SIZES, point, truth, write_run
 
+from nccl_bench.cli.import_ import MOST_RUNS
 from nccl_bench.cli.main import run
 from nccl_bench.results.store import read_run
 
@@ -42,6 +44,20 @@ def test_import_writes_a_run_that_reads_back(good, tmp_path, capsys):
     assert "20 points in" in capsys.readouterr().out
     assert run(["import", good, "-O", str(tmp_path / "r")]) == 2
     assert "holds a run already" in capsys.readouterr().err
+
+
+def test_a_log_of_very_many_runs_is_told_in_two_pages(tmp_path, capsys):
+    runs = 100
+    path = tmp_path / "all_reduce.log"
+    path.write_text(("\n".join(log("all_reduce", ROWS[:2], 8, first=1 << 20, last=1 << 24)) + "\n") * runs)
+    assert run(["import", str(path), "-O", str(tmp_path / "r")]) == 0
+    said = capsys.readouterr()
+
+    header, points, _ = read_run(tmp_path / "r")
+    assert (len(header.spec["imported"][0]["runs"]), len(points)) == (runs, 4 * runs)
+    assert len(header.warnings) >= runs  # each run lacks sizes, and the run says so of each
+    assert f"... and {runs - MOST_RUNS} more runs of" in said.out
+    assert max(len(said.out.splitlines()), len(said.err.splitlines())) < 60
 
 
 def test_import_without_a_directory_makes_one_under_results_and_latest_names_it(good, tmp_path, capsys):
@@ -172,6 +188,17 @@ def test_export_writes_a_file_or_to_stdout(good, tmp_path, capsys, format, endin
     (tmp_path / "out").mkdir()
     assert run(["export", good, "--format", format, "-O", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / f"all_reduce.{ending}").stat().st_size > 500
+
+
+def test_a_log_that_cannot_hold_all_points_says_how_many_it_leaves_out(tmp_path, capsys):
+    points = [point(n, truth(n)) for n in SIZES[10:]]
+    others = [replace(point(n, truth(n)), clock="eager") for n in SIZES[10:]]
+    run_path = write_run(tmp_path / "r", [*points, *others])
+
+    assert run(["export", str(run_path), "--format", "nccl-tests", "-O", str(tmp_path / "ours.log")]) == 0
+    said = capsys.readouterr().err
+    assert f"{len(points)} points in" in said
+    assert f"{len(others)} points left out" in said
 
 
 def test_an_exported_log_is_imported_again_with_its_numbers(tmp_path, capsys):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from nccl_bench.errors import DataError, UsageError
 from nccl_bench.records import SCHEMA, Group, Pair, Point, RunHeader, Times
 from nccl_bench.results.store import (
+    AT_ONCE,
     POINTS_FILE,
     RunWriter,
     create_run,
@@ -144,6 +145,16 @@ def test_a_point_is_on_disk_when_append_returns(tmp_path: Path) -> None:
 
     assert writer.n_points == 2
     assert read_run(tmp_path / "r")[0].exit_code is None
+
+
+def test_many_points_at_once_are_kept_whole_and_in_order(tmp_path: Path) -> None:
+    writer = create_run(tmp_path / "r", header())
+    writer.append(point(4))
+    writer.extend(point(8 * at) for at in range(1, AT_ONCE + 3))
+
+    kept = read_run(tmp_path / "r")[1]
+    assert [p.nbytes for p in kept] == [4, *(8 * at for at in range(1, AT_ONCE + 3))]
+    assert writer.n_points == len(kept)
 
 
 def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:

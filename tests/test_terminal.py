@@ -16,6 +16,7 @@ from nccl_bench.records import Group, Point, Times, with_bandwidth
 from nccl_bench.report.sentence import about_size, half_bandwidth_nbytes, short_size
 from nccl_bench.report.terminal import (
     LEGEND,
+    MOST_ALIKE,
     NOT_NCCL,
     ONE_RANK,
     SHARED_GPU,
@@ -28,6 +29,7 @@ from nccl_bench.report.terminal import (
     wants_color,
     write_error,
     write_warning,
+    write_warnings,
 )
 
 
@@ -399,3 +401,12 @@ def test_a_warning_is_marked_as_one() -> None:
     write_warning("two\nlines", stream)
 
     assert stream.getvalue() == "warning: two\n         lines\n"
+
+
+def test_warnings_that_differ_in_numbers_alone_are_told_a_few_times_and_counted() -> None:
+    stream = io.StringIO()
+    write_warnings([*(f"a.log:{at}: {at / 8} GB/s is no rate" for at in range(100)), "b.log:3: torn"], stream)
+
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "warning: a.log:0: 0.0 GB/s is no rate"
+    assert lines[MOST_ALIKE:] == [f"warning: ... and {100 - MOST_ALIKE} more that differ in their numbers alone", "warning: b.log:3: torn"]

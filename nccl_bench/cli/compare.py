@@ -26,7 +26,7 @@ def compare(
     from nccl_bench.cli.files import check_writable, write_text
     from nccl_bench.errors import UsageError
     from nccl_bench.report import comparison as show
-    from nccl_bench.report.terminal import write_warning
+    from nccl_bench.report.terminal import write_warnings
     from nccl_bench.results.runs import open_runs
     from nccl_bench.verdict.compare import compare_runs
 
@@ -34,8 +34,7 @@ def compare(
         raise UsageError(f"--threshold {threshold:g}: a change of speed between 0 and 1", "3 % is 0.03")
     check_writable(html, "--html")
     found = compare_runs(open_runs([base]), open_runs([new]), threshold)
-    for warning in found.warnings:
-        write_warning(warning, sys.stderr)
+    write_warnings(found.warnings, sys.stderr)
     if html is not None:
         write_text(html, show.html(found), "--html")
     text = json_text.dumps(found.to_json(), indent=1, ensure_ascii=False) if json else "\n".join(show.lines(found))

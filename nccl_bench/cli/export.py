@@ -23,12 +23,13 @@ def export(
     from nccl_bench.cli.files import check_writable, write_text
     from nccl_bench.errors import UsageError
     from nccl_bench.report.nccl_tests import write_log
-    from nccl_bench.report.terminal import write_warning
+    from nccl_bench.report.terminal import write_warnings
     from nccl_bench.results.runs import open_runs, points_of
     from nccl_bench.verdict.export import TEXT_WRITERS, write_parquet
 
     opened = open_runs(runs)
     warnings = [warning for run in opened for warning in run.warnings]
+    n_left = 0
     path = _path(out, opened[0].label, format)
     check_writable(path, "-O")
     if format == "parquet":
@@ -41,18 +42,20 @@ def export(
             n = 0
             for run in opened:
                 points = points_of(run)
-                write_log(stream, run.header, points)
-                n += len(points)
+                n_left += len(points)
+                n += write_log(stream, run.header, points)
+            n_left -= n
         else:
             n = TEXT_WRITERS[format](opened, stream, warnings)
         if path is None:
             sys.stdout.write(stream.getvalue())
         else:
             write_text(path, stream.getvalue(), "-O")
-    for warning in warnings:
-        write_warning(warning, sys.stderr)
+    write_warnings(warnings, sys.stderr)
     if path is not None:
         sys.stderr.write(f"{counted(n, 'point')} in {path}\n")
+    if n_left:
+        sys.stderr.write(f"note: {counted(n_left, 'point')} left out: a log of nccl-tests has rows for one clock and no place for skipped cases\n")
     return Ended(exit_code=0, why="done")
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from nccl_bench.records import Point, RunHeader
     from nccl_bench.results.imported import Imported
 
+MOST_RUNS = 40
+"""Runs of one file that are told on the screen, two pages of it; run.json has all."""
+
 
 def import_(
     logs: Annotated[
@@ -36,14 +39,13 @@ def import_(
     log is of a run that failed before any row, 5 where nothing in it can be read.
     """
     from nccl_bench.errors import WorldError
-    from nccl_bench.report.terminal import write_error, write_warning
+    from nccl_bench.report.terminal import write_error, write_warnings
     from nccl_bench.results.importers import header_of, points_of
 
     files, failed = _read(logs, group_size)
     if files:
         header, points = header_of(files), points_of(files)
-        for warning in header.warnings:
-            write_warning(warning, sys.stderr)
+        write_warnings(header.warnings, sys.stderr)
         path = _written(out, header, points, files, quiet=json)
         said = _document(header, points, files) if json else "".join(f"{line}\n" for line in _said(files, points, path))
         sys.stdout.write(said)
@@ -90,8 +92,7 @@ def _written(out: Path | None, header: RunHeader, points: tuple[Point, ...], fil
     path = out if out is not None else default_path(Path(RESULTS), datetime.now(UTC), stem, header.n_ranks or 0, job="imported")
     writer = create_run(path, header, latest=out is None)
     try:
-        for point in points:
-            writer.append(point)
+        writer.extend(points)
     finally:
         writer.close()
     return path
@@ -113,7 +114,9 @@ def _said(files: list[Imported], points: tuple[Point, ...], path: Path | None) -
     """What was read, a line a run; each hang report in full; where it went."""
     lines: list[str] = []
     for file in files:
-        lines += [_about(run, file) for run in file.runs if run.get("rows", run.get("pairs"))]
+        runs = [run for run in file.runs if run.get("rows", run.get("pairs"))]
+        lines += [_about(run, file) for run in runs[:MOST_RUNS]]
+        lines += [f"... and {counted(len(runs) - MOST_RUNS, 'more run')} of {file.path}"] if len(runs) > MOST_RUNS else []
         for hang in file.hangs:
             lines += [hang.lines[0], *(f"  {line}" for line in hang.lines[1:])]
     if path is not None:

@@ -37,15 +37,14 @@ def report(
     Needs neither torch nor a GPU.
     """
     from nccl_bench.report import document
-    from nccl_bench.report.terminal import write_warning
+    from nccl_bench.report.terminal import write_warnings
     from nccl_bench.results.runs import open_runs
 
     wanted = _formats(formats)
     opened = open_runs(runs or ["latest"])
     views, warnings = document.read(opened, redact_hosts=redact_hosts)
     made = document.build(views, warnings)
-    for warning in warnings:
-        write_warning(warning, sys.stderr)
+    write_warnings(warnings, sys.stderr)
     if out is None:
         _story(made, views, sys.stdout)
         sys.stdout.flush()

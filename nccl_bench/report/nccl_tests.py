@@ -37,6 +37,8 @@ class NcclTestsLog:
         self._single = False
         self._busbw: list[float] = []
         self._n_wrong_rows = 0
+        self.n_points = 0
+        """Points that have a row, or half of one."""
 
     def add(self, point: Point) -> None:
         """Write a point's row, under a header of its own where it begins a table."""
@@ -100,6 +102,7 @@ class NcclTestsLog:
             self._write_row(point, other)
 
     def _write_row(self, out: Point, into: Point) -> None:
+        self.n_points += 1 if out is into else 2
         for half in (out, into):
             self._busbw.append(half.busbw_GBps or 0.0)
             self._n_wrong_rows += bool(half.n_wrong)
@@ -118,8 +121,8 @@ class NcclTestsLog:
         self._stream.flush()
 
 
-def write_log(stream: TextIO, header: RunHeader, points: Iterable[Point]) -> None:
-    """Write a whole run, as `export --format nccl-tests` does."""
+def write_log(stream: TextIO, header: RunHeader, points: Iterable[Point]) -> int:
+    """Write a whole run, as `export --format nccl-tests` does; how many points have a row."""
     points = list(points)
     forms = {point.placement for point in points if point.status == "ok"}
     log = NcclTestsLog(stream, header, both={"in", "out"} <= forms)
@@ -127,6 +130,7 @@ def write_log(stream: TextIO, header: RunHeader, points: Iterable[Point]) -> Non
         if point.kind == "collective" and point.pair is None:
             log.add(point)
     log.end()
+    return log.n_points
 
 
 def _table_key(point: Point) -> tuple[object, ...]:

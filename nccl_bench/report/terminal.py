@@ -26,6 +26,10 @@ NOT_NCCL = "NOT NCCL: gloo on CPUs, a rehearsal; no number here says anything ab
 SHARED_GPU = "shared GPU, not a measurement: ranks share a GPU, so this shows behaviour and no speed"
 LEGEND = "GB/s = 1e9 B/s · size: larger buffer of a rank · time: median of max over ranks · ±: 95 % interval"
 
+MOST_ALIKE = 5
+"""Warnings that differ in numbers alone and are told one by one."""
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -72,6 +76,18 @@ def write_error(err: NcclBenchError, stream: TextIO) -> None:
 def write_warning(text: str, stream: TextIO) -> None:
     """ "warning: text" on one line, more lines indented."""
     stream.write("warning: " + text.replace("\n", "\n         ") + "\n")
+
+
+def write_warnings(texts: Iterable[str], stream: TextIO) -> None:
+    """Each of them; of those that differ in numbers alone the first few, and how many more there are."""
+    kinds: dict[str, list[str]] = {}
+    for text in texts:
+        kinds.setdefault(_NUMBER.sub("#", text), []).append(text)
+    for alike in kinds.values():
+        for text in alike[:MOST_ALIKE]:
+            write_warning(text, stream)
+        if len(alike) > MOST_ALIKE:
+            write_warning(f"... and {len(alike) - MOST_ALIKE} more that differ in their numbers alone", stream)
 
 
 def last_line(exit_code: int, why: str) -> str:
@@ -232,8 +248,8 @@ class SweepTable:
 
     def add(self, point: Point, ceiling: Ceiling | None = None) -> None:
         """Show a point, under a new heading where it belongs to another table than the one before."""
-        shown = [row.point for row in self._rows] + self._others
-        if not shown or section(shown[-1]) != section(point):
+        last = self._others[-1] if self._others else self._rows[-1].point if self._rows else None
+        if last is None or section(last) != section(point):
             self.end()
             self.begin(point)
         self.row(point, ceiling)

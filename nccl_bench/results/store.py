@@ -9,8 +9,9 @@ Nothing is ever rewritten in points.jsonl: a crash can tear its last line and no
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +33,8 @@ RESULTS = "results"
 CHOICE = ("algorithm", "protocol", "channels")
 """What NCCL chooses for a case."""
 LATEST = "latest"
+AT_ONCE = 4096
+"""Points that are written in one go, a few MB of them."""
 
 
 # ---- where a run goes ----
@@ -114,12 +117,19 @@ class RunWriter:
 
     def append(self, point: Point) -> None:
         """Keep a point: one line, flushed and fsynced. Raises UsageError where it cannot be written; earlier points stay whole."""
-        self._append_line(POINTS_FILE, point.to_json())
+        self._append_lines(POINTS_FILE, [point.to_json()])
         self.n_points += 1
+
+    def extend(self, points: Iterable[Point]) -> None:
+        """Keep points that are all there already: flushed and fsynced once for many. Raises UsageError as `append` does."""
+        left = iter(points)
+        while some := list(itertools.islice(left, AT_ONCE)):
+            self._append_lines(POINTS_FILE, [point.to_json() for point in some])
+            self.n_points += len(some)
 
     def append_record(self, file: str, record: Mapping[str, Any]) -> None:
         """Keep one line of another JSON Lines file of the run (batches.jsonl), as `append` does."""
-        self._append_line(file, record)
+        self._append_lines(file, [record])
 
     def update_header(self, **changes: Any) -> RunHeader:
         """Rewrite run.json with these fields changed. Raises UsageError where it cannot be written."""
@@ -162,14 +172,14 @@ class RunWriter:
         while self._fds:
             os.close(self._fds.popitem()[1])
 
-    def _append_line(self, file: str, record: Mapping[str, Any]) -> None:
-        line = (dumps(record) + "\n").encode()
+    def _append_lines(self, file: str, records: Sequence[Mapping[str, Any]]) -> None:
+        lines = "".join(dumps(record) + "\n" for record in records).encode()
         end: int | None = None
         try:
             if file not in self._fds:
                 self._fds[file] = os.open(self.path / file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             end = os.fstat(self._fds[file]).st_size
-            write_all(self._fds[file], line)
+            write_all(self._fds[file], lines)
             os.fsync(self._fds[file])
         except OSError as err:
             if end is not None:
