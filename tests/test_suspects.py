@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nccl_bench.flows.pairs import Seats, confirming, evidence_of
 from nccl_bench.verdict.evidence import LARGE_BOTH, SMALL_BOTH, SMALL_ONE, Alone, Evidence, Exchanges, Findings, Groups, Inside, Mark, Suspect
 from nccl_bench.verdict.localise import localise, rails_of, suggest
 
@@ -335,3 +339,15 @@ def test_where_nothing_worked_no_host_is_to_be_tried_with_itself_or_with_whom_it
         assert found.suspects == ()
         assert [(one.host, one.peer) for one in found.undetermined] == [("h0", "h1"), ("h0", "h3"), ("h1", "h2")]
         assert found.next_pairs == (("h0", "h2"), ("h1", "h3"), ("h2", "h3"))
+
+
+def test_few_nodes_are_measured_again_where_exchanges_scatter_too_much_to_name_anybody():
+    """Four hosts, one of them sending at a thirtieth, on a machine whose load rose to 16 for the half second of the rounds (benchmarks/hosts.py)."""
+    records = [json.loads(line) for line in (Path(__file__).parent / "data/pairs_of_a_busy_moment.jsonl").read_text().splitlines()]
+    evidence = evidence_of(records, Seats(hosts=hosts(4), node=(0, 1, 2, 3), local=(0, 0, 0, 0)), None, None)
+    findings = localise(evidence)
+
+    assert (findings.suspects, findings.undetermined) == ((), ())
+    assert findings.unseen_frac > 0.9
+    assert confirming(evidence, findings) == tuple(pairs(4))
+    assert confirming(evidence, replace(findings, unseen_frac=0.1)) == ()

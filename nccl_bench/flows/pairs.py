@@ -17,6 +17,7 @@ from nccl_bench.records import Group, Json, Pair, Point, Times
 from nccl_bench.results.store import RunWriter, create_run, default_path
 from nccl_bench.verdict import measured_pairs
 from nccl_bench.verdict.evidence import Evidence, Findings, Groups, Mark
+from nccl_bench.verdict.lax import MOST_APART
 from nccl_bench.verdict.localise import localise, suggest
 from nccl_bench.verdict.table_pairs import verdict
 
@@ -94,9 +95,12 @@ def run_pairs(
 
 
 def confirming(evidence: Evidence, findings: Findings) -> tuple[tuple[int, int], ...]:
-    """What to measure once more: of few nodes everything, as each has met all others already; else what would confirm or decide."""
-    n = len(evidence.hosts)
-    if 2 < n <= ALL_AGAIN_UP_TO and evidence.exchanges is not None and (findings.suspects or findings.undetermined):
+    """What to measure once more: of few nodes everything, as each has met all others already; else what would confirm or decide.
+
+    Of few nodes also where exchanges scatter so much that nobody could be named: a machine that was busy for a moment may be quiet now.
+    """
+    n, unsure = len(evidence.hosts), findings.suspects or findings.undetermined or findings.unseen_frac > MOST_APART
+    if 2 < n <= ALL_AGAIN_UP_TO and evidence.exchanges is not None and unsure:
         return tuple((a, b) for a in range(n) for b in range(a + 1, n))
     number = {host: at for at, host in enumerate(evidence.hosts)}
     return tuple((number[a], number[b]) for a, b in suggest(evidence, findings)[:MAX_CONFIRM])
