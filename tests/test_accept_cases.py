@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_accept_complete import facts, said, whole
 from test_criteria import EXPECTED, GIB, case, point, status
 
+from nccl_bench.cli.accept_options import with_criteria
 from nccl_bench.collectives import COLLECTIVES, effective_nbytes
 from nccl_bench.errors import UsageError
 from nccl_bench.flows.accept_cases import MOST_NBYTES, added, each, lines, n_cases, not_measured
@@ -17,7 +19,7 @@ from nccl_bench.flows.accept_spec import DEFAULT_STAGES, STAGES, AcceptSpec, col
 from nccl_bench.measure.cases import WorldFacts, expand
 from nccl_bench.measure.spec import SweepSpec
 from nccl_bench.records import Ceiling, Times
-from nccl_bench.verdict.criteria import Criteria, parse
+from nccl_bench.verdict.criteria import Criteria, parse, read
 from nccl_bench.verdict.judge import judge
 
 MIB = 1 << 20
@@ -115,6 +117,20 @@ def test_a_spec_keeps_what_is_added_and_says_what_other_criteria_would_add():
     assert list(not_measured(spec, parse({"bandwidth": {"ranges": [RANGE]}}, "c.toml"))) == []
     (line,) = not_measured(spec, parse({"bandwidth": {"ranges": [{**RANGE, "to": "256M"}]}}, "c.toml"))
     assert line.startswith("not measured for the criteria in node, rails, scale, cluster: all_reduce 256 MiB: ")
+
+
+def test_a_resumed_run_is_held_against_the_file_that_it_was_begun_with(tmp_path, monkeypatch):
+    (tmp_path / "c.toml").write_text("[spread]\nmax = 0.01\n")
+    monkeypatch.chdir(tmp_path)
+    spec, _ = with_criteria(AcceptSpec(), read(Path("c.toml")), {"resume": None, "criteria": Path("c.toml")})
+    monkeypatch.chdir("/")
+    assert with_criteria(spec, Criteria(), {"resume": "run", "criteria": None})[1].spread.value == 0.01
+    (tmp_path / "d.toml").write_text("[spread]\nmax = 0.02\n")
+    other = read(tmp_path / "d.toml")
+    assert with_criteria(spec, other, {"resume": "run", "criteria": tmp_path / "d.toml"})[1] is other
+    (tmp_path / "c.toml").unlink()
+    with pytest.raises(UsageError, match=r"c\.toml"):
+        with_criteria(spec, Criteria(), {"resume": "run", "criteria": None})
 
 
 # ---- recorded

@@ -89,6 +89,9 @@ def test_what_the_criteria_judge_is_said_before_the_start_measured_and_held_agai
     assert (rows["sendrecv as required (largest)"]["status"], rows["sendrecv as required (largest)"]["source"]) == ("fail", "annex B")
     assert "broadcast bandwidth" in rows
     assert not [name for name in rows if name.endswith("recorded")]
+    files = ("--html", "x.html", "--junit", "x.xml")
+    assert f"the run was begun with --criteria {tmp_path / 'c.toml'}" in run("accept", "--run", "run", *files, cwd=tmp_path).stderr
+    assert "was begun with" not in run("accept", "--run", "run", *files, "--criteria", "c.toml", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,20 @@ def _again(text: str, criteria: Any, given: dict[str, Any]) -> Ended:
 
     _warn(criteria)
     path = find_run(text, first="accept")
+    _say_whose(path, criteria)
     judged = judge_run(path.resolve(), criteria, groups_of(given["groups"], {}), baseline_of(given["baseline"]) or None)
     write_text(path / "verdict.json", json.dumps(judged.to_json(), indent=1, ensure_ascii=False) + "\n", "--run")
     return _show(judged, path, given)
+
+
+def _say_whose(path: Path, criteria: Any) -> None:
+    """A run that was begun with criteria of somebody's own, and is judged by the defaults, could turn green without a word."""
+    from nccl_bench.report.terminal import write_warning
+    from nccl_bench.results.store import read_header
+
+    begun = (read_header(path / "run.json").spec.get("accept") or {}).get("criteria")
+    if criteria.path is None and begun:
+        write_warning(f"judged by nccl-bench's defaults; the run was begun with --criteria {begun}", sys.stderr)
 
 
 def _warn(criteria: Any) -> None:
@@ -127,7 +138,8 @@ def _live(criteria: Any, given: dict[str, Any]) -> Ended:
     from nccl_bench.flows.sweep import torch_version
     from nccl_bench.launch.launchers import from_environ
 
-    spec, facts = with_criteria(*spec_of(given, os.environ), criteria, given)
+    spec, facts = spec_of(given, os.environ)
+    spec, criteria = with_criteria(spec, criteria, given)
     launch = from_environ(os.environ, self_launch=given["nproc_per_node"] is not None)
     n_local = local_count(given["nproc_per_node"], launch, spec.backend, os.environ)
     groups_of(given["groups"], {})  # what is wrong in the file is said before anybody is met

@@ -70,16 +70,25 @@ def spec_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Any, 
     ), {}  # fmt: skip
 
 
-def with_criteria(spec: Any, facts: dict[str, Any], criteria: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The spec with what the criteria judge beside the sizes of all; a resumed run measures what it was begun with, and what is lacking is said."""
+def with_criteria(spec: Any, criteria: Any, given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(the spec with what the criteria judge beside the sizes of all, the criteria).
+
+    A resumed run is held against the file that it was begun with unless another is given; what that one judges beside it is not measured, and said.
+    """
+    from pathlib import Path
+
     from nccl_bench.flows.accept_cases import added, not_measured
     from nccl_bench.report.terminal import write_warning
+    from nccl_bench.verdict.criteria import read
 
     if given["resume"] is None:
-        return replace(spec, more=added(criteria, spec.stages, spec.load)), facts
+        path = None if criteria.path is None else str(Path(criteria.path).resolve())
+        return replace(spec, more=added(criteria, spec.stages, spec.load), criteria=path), criteria
+    if given["criteria"] is None and spec.criteria is not None:
+        criteria = read(Path(spec.criteria))
     for line in not_measured(spec, criteria):
         write_warning(line, sys.stderr)
-    return spec, facts
+    return spec, criteria
 
 
 def _check_load(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:

@@ -47,6 +47,8 @@ class AcceptSpec(Spec):
     spares: int = 0
     baseline: tuple[str, ...] = ()
     """Runs of before, as paths."""
+    criteria: str | None = None
+    """The file that the run was begun with, as a path that holds from anywhere."""
     more: More = ()
     reference: Json | None = None
     """Known-good partners: verdict.reference."""
