@@ -11,6 +11,7 @@ from nccl_tests_samples import Measured, log
 from run_samples import SIZES, point, seeded, sweep, truth, write_run
 
 from nccl_bench.errors import UsageError
+from nccl_bench.report.comparison import lines, notes
 from nccl_bench.results.runs import open_runs
 from nccl_bench.verdict.compare import compare_runs
 
@@ -85,7 +86,7 @@ def test_wrong_data_voids_the_speed():
     found = compare(path, path)
 
     assert found.exit_code == 7
-    assert by_size(found)[MIB].reason == "wrong data in BASE: 96 elements, so its speed says nothing"
+    assert by_size(found)[MIB].reason == "wrong data in BASE: 96 elements, NEW: 96 elements, so its speed says nothing"
     assert by_size(found)[2 * MIB].verdict == "within noise"
 
 
@@ -254,7 +255,10 @@ def test_what_one_side_lacks_is_missing_and_says_where(tmp_path):
     assert verdicts[8 * MIB] == ("missing", "not in NEW")
     assert verdicts[16 * MIB] == ("missing", "not in BASE")
     assert verdicts[64 * MIB] == ("missing", "no measurement in NEW: out of memory")
-    assert found.exit_code == 0
+    assert (found.exit_code, found.why) == (8, "none of 1 comparable cases is slower, but 1 case of BASE failed in NEW")
+    assert found.summary[0] == "all_reduce: FAILED in NEW at 64 MiB"
+    skipped = replace(failed, status="skipped")
+    assert one(tmp_path, [point(), point(64 * MIB)], [point(), skipped]).exit_code == 0
 
 
 def test_a_certain_change_below_the_threshold_is_no_regression(tmp_path):
@@ -323,6 +327,52 @@ def test_wrong_data_is_named_by_the_first_case_that_has_it(tmp_path):
     assert found.why.startswith(f"all_reduce {8 * MIB} B: wrong data")
 
 
+@pytest.mark.parametrize("side", ["BASE", "NEW"])
+def test_wrong_data_counts_and_is_told_first_whatever_stands_against_it(tmp_path, side):
+    right, wrong = [point(MIB), point(8 * MIB)], [point(MIB), point(8 * MIB), replace(point(16 * MIB), n_wrong=4)]
+    base, new = (wrong, right) if side == "BASE" else (right, wrong)
+    alone = one(tmp_path, base, new)
+    beside = one(tmp_path, [*right, point(16 * MIB, clock="eager")], wrong)
+    failed = one(tmp_path, right, [right[0], replace(right[1], n_wrong=4, status="failed", time_us=None)])
+
+    assert (alone.exit_code, beside.exit_code, failed.exit_code) == (7, 7, 7)
+    assert alone.summary == (f"all_reduce: WRONG DATA in {side} at 16 MiB", "all_reduce 1-8 MiB: no difference shown where the data was right")
+    assert next(case.reason for case in alone.cases if case.verdict == "missing").endswith(f"; wrong data in {side}: 4 elements")
+    assert lines(alone)[3] == f"all_reduce: WRONG DATA in {side} at 16 MiB"
+
+
+@pytest.mark.parametrize("other, word", [({"not_nccl": True, "backend": "gloo"}, "gloo"), ({"shared_gpu": True}, "ranks that share a GPU")])
+def test_a_rehearsal_is_held_against_its_like_alone(tmp_path, other, word):
+    (tmp_path / "vendor.log").write_text("\n".join(log("all_reduce", [Measured(16 * MIB, 100.0, 100.0)], 8, first=16 * MIB)) + "\n")
+    rehearsal = write_run(tmp_path / "rehearsal", [point(16 * MIB, 26300.0, clock="host")], **other)
+    real = write_run(tmp_path / "real", [point(16 * MIB, 100.0, clock="host")])
+    ends = [compare(*sides) for sides in ((rehearsal, tmp_path / "vendor.log"), (tmp_path / "vendor.log", rehearsal), (rehearsal, real))]
+
+    assert [found.exit_code for found in ends] == [8, 8, 8]
+    assert all(case.verdict in ("not comparable", "missing") for found in ends for case in found.cases)
+    assert ends[0].why.startswith(f"nothing is comparable: backend {word} against NCCL")
+    assert compare(rehearsal, rehearsal).exit_code == 0
+
+
+def test_a_table_says_where_its_intervals_and_its_times_come_from(tmp_path):
+    for name, us in (("old", 1000.0), ("new", 1020.0)):
+        (tmp_path / f"{name}.log").write_text("\n".join(log("all_reduce", [Measured(256 * MIB, us, us)], 8, first=256 * MIB)) + "\n")
+    printed = compare(tmp_path / "old.log", tmp_path / "new.log")
+    ours = one(tmp_path, [point()], [point()])
+
+    assert [{case.noise_from for case in found.cases} for found in (printed, ours)] == [{"assumed"}, {"series"}]
+    assert [len(notes(found)) for found in (printed, ours)] == [2, 0]
+    assert any(line.endswith("streaming · mean over ranks") for line in lines(printed))
+
+
+def test_a_range_of_which_only_some_cases_changed_says_so(tmp_path):
+    forms = [[point(nbytes, us, placement=form) for nbytes in SIZES] for us, form in ((400.0, "in"), (400.0, "out"))]
+    slower = [replace(one, time_us=point(one.nbytes, 600.0).time_us) for one in forms[0]]
+    found = one(tmp_path, forms[0] + forms[1], slower + forms[1])
+
+    assert found.summary == (f"all_reduce 8 B-1 GiB is 33 % slower in {len(SIZES)} of {2 * len(SIZES)} cases",)
+
+
 def test_what_is_not_called_says_why_not(tmp_path):
     cases = [case for one in families(tmp_path, 3, run_frac=0.03) for case in one.cases if case.verdict == "within noise"]
     large = [case for case in cases if abs(case.change_frac) > 0.03]
@@ -387,7 +437,7 @@ def test_the_end_says_how_many_are_slower_and_of_how_many(tmp_path):
 
     assert (worse.exit_code, worse.why) == (1, "4 of 28 comparable cases are slower")
     assert (same.exit_code, same.why) == (0, "none of 28 comparable cases is slower")
-    assert one(tmp_path, [point()], [point(8 * MIB)]).why == "nothing is comparable"
+    assert one(tmp_path, [point()], [point(8 * MIB)]).why == "nothing is comparable: no case is measured on both sides"
 
 
 def test_what_changed_between_the_headers_is_listed(tmp_path):

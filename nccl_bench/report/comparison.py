@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from nccl_bench.units import format_GBps, format_size, format_us
+from nccl_bench.units import counted, format_GBps, format_size, format_us
+from nccl_bench.verdict.arms import LAUNCH_BOUND_US
+from nccl_bench.verdict.noise import PRINTED_RUN_TO_RUN
 
 if TYPE_CHECKING:
     from nccl_bench.verdict.compare import CaseResult, Comparison
@@ -25,12 +29,29 @@ def lines(comparison: Comparison) -> list[str]:
     if comparison.changed:
         shown += ["", "what else changed:"]
         shown += [f"  {item['what']}: {_known(item['base'])} -> {_known(item['new'])}" for item in comparison.changed]
+    said = [line for note in notes(comparison) for line in textwrap.wrap(note, 110, initial_indent="note: ", subsequent_indent="      ")]
+    shown += ["", *said] if said else []
     return [*shown, "", *_table(comparison)]
 
 
 def _counted(comparison: Comparison) -> str:
     counts = [f"{n} {verdict}{'s' if n > 1 and verdict in ('regression', 'improvement') else ''}" for verdict, n in comparison.counts().items() if n]
-    return f"{len(comparison.cases)} cases: {', '.join(counts) or 'none'} (more than {100 * comparison.threshold_frac:g} %, and beyond noise)"
+    counts_from = f"a change counts where it is more than {100 * comparison.threshold_frac:g} % and beyond noise"
+    return f"{counted(len(comparison.cases), 'case')}: {', '.join(counts) or 'none'} ({counts_from})"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What the numbers of the table are, where that is not what a sweep's table shows."""
+    means = any(case.over_ranks == "mean" for case in comparison.cases)
+    found = ["mean over ranks: the statistic of nccl-tests, not the slowest rank that a sweep's own table shows"] if means else []
+    froms = {case.noise_from for case in comparison.cases}
+    if froms & {"assumed", "neighbours"}:
+        apart = ", ".join(f"{100 * frac:.2g} % {'below' if limit < math.inf else 'above'}" for limit, frac in PRINTED_RUN_TO_RUN)
+        found.append(
+            f"a table with one number a size has no interval of its own: the one shown is assumed, from what two runs of one machine were seen to "
+            f"differ by (standard deviation {apart} {LAUNCH_BOUND_US:.0f} µs), or from how neighbouring sizes of these two scatter where that is more"
+        )
+    return found
 
 
 def _known(value: object) -> str:
@@ -71,7 +92,7 @@ def what(case: CaseResult) -> str:
     words = [case.collective, f"{case.n_ranks} ranks" if case.n_ranks else "", f"axis {case.axis}" if case.axis else ""]
     words += [" ".join(word for word in (case.op, case.dtype) if word), f"root {case.root}" if case.root is not None else ""]
     words += [", ".join(word for word in (case.clock, case.regime) if word), f"variant {case.variant}" if case.variant else ""]
-    words += [f"shift {case.shift}" if case.shift else ""]
+    words += [f"shift {case.shift}" if case.shift else "", "mean over ranks" if case.over_ranks == "mean" else ""]
     return " · ".join(word for word in words if word)
 
 
@@ -124,6 +145,7 @@ def html(comparison: Comparison) -> str:
         f"<h1>{escape(', '.join(comparison.new))} against {escape(', '.join(comparison.base))}</h1>",
         said,
         f"<p>{escape(_counted(comparison))}</p>",
+        *(f"<p>{escape(note)}</p>" for note in notes(comparison)),
         _html_rows("What else changed", ("what", "base", "new"), changed),
         tables,
         _html_rows("Warnings", ("warning",), [(warning,) for warning in comparison.warnings]),

@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nccl_bench.records import RunHeader
+from nccl_bench.units import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
 SUBJECT = ("kind", "stage", "collective", "nbytes", "axis", "pair_level", "pair_src", "pair_dst", "pair_both", "special")
 """What is measured: cases that differ here have nothing to do with each other."""
-CONDITIONS = ("dtype", "op", "root", "n_ranks", "placement", "shift", "clock", "regime", "variant", "registered")
-"""How it is measured: cases that differ here are not comparable, and the reason is said."""
+CONDITIONS = ("backend", "dtype", "op", "root", "n_ranks", "placement", "shift", "clock", "regime", "variant", "registered")
+"""How it is measured: cases that differ here are not comparable, and the reason is said. The backend is its run's."""
 _OPTIONAL = ("registered", "n_ranks", "dtype", "op", "root", "shift")
-"""Conditions that a foreign log may not tell: unknown stands against anything."""
+"""Conditions that a foreign log may not tell: unknown stands against anything. So does a backend that nothing tells."""
 _VALUES = ("median_us", "mean_over_ranks_us", "busbw_GBps", "ci_low_us", "ci_high_us", "p95_us", "series_us", "batches", "ops_per_batch", "n_wrong")
 _MORE = ("over_ranks", "status", "reason", "source", "run", "sample", "requested_nbytes")
 LAUNCH_BOUND_US = 100.0
@@ -59,6 +62,10 @@ class Arm:
     found: list[Measurement] = field(default_factory=list)
     problem: str | None = None
     """Why it was skipped or failed, where it has no measurement."""
+    failed: bool = False
+    """Whether a measurement of it was tried and failed."""
+    n_wrong: int = 0
+    """Wrong elements of all its points, those without a time too."""
 
     def get(self, name: str) -> Any:
         """A field of the case by its column's name."""
@@ -90,10 +97,23 @@ class Match:
     """Why the two cannot be compared; None where they can."""
 
 
-def arms_of(frame: pd.DataFrame) -> list[Arm]:
-    """The cases of one side, all its runs and passes together, in order of appearance. Cases of 0 bytes are none."""
+def backend_of(header: RunHeader) -> str | None:
+    """What a run measured, in a word that tells what its numbers can be held against; None where nothing says it."""
+    if header.not_nccl:
+        return "gloo"
+    if header.shared_gpu:
+        return "ranks that share a GPU"
+    return "NCCL" if header.backend == "nccl" else header.backend
+
+
+def arms_of(frame: pd.DataFrame, backends: Mapping[str, str | None]) -> list[Arm]:
+    """The cases of one side, all its runs and passes together, in order of appearance. Cases of 0 bytes are none.
+
+    `backends`: of each run, by its label.
+    """
     names = (*SUBJECT, *CONDITIONS, *_VALUES, *_MORE)
-    columns = [_plain(frame[name]) for name in names]
+    runs = _plain(frame["run"])
+    columns = [[backends.get(run) for run in runs] if name == "backend" else _plain(frame[name]) for name in names]
     arms: dict[tuple[Case, Case], Arm] = {}
     for row in zip(*columns, strict=True):
         subject, conditions = row[: len(SUBJECT)], row[len(SUBJECT) : len(SUBJECT) + len(CONDITIONS)]
@@ -101,6 +121,8 @@ def arms_of(frame: pd.DataFrame) -> list[Arm]:
         if not subject[SUBJECT.index("nbytes")] and values["status"] == "skipped":
             continue
         arm = arms.setdefault((subject, conditions), Arm(subject, conditions))
+        arm.n_wrong += int(values["n_wrong"] or 0)
+        arm.failed |= values["status"] == "failed"
         if values["status"] != "ok" or not values["median_us"] or values["median_us"] <= 0:
             arm.problem = arm.problem or values["reason"] or f"{values['status']} without a time"
         else:
@@ -191,7 +213,8 @@ def _differences(base: Arm, new: Arm) -> list[str]:
     """Names of the conditions that differ; what one side does not know does not differ."""
     names = []
     for name, ours, theirs in zip(CONDITIONS, base.conditions, new.conditions, strict=True):
-        unknown = (ours is None or theirs is None) and name in _OPTIONAL and (base.imported or new.imported)
+        silent = name == "backend" or (name in _OPTIONAL and (base.imported or new.imported))
+        unknown = silent and (ours is None or theirs is None)
         if ours != theirs and not unknown:
             names.append(name)
     return names
@@ -201,12 +224,14 @@ def _reason(base: Arm, new: Arm) -> str | None:
     """Why two cases are not comparable; None where they are."""
     if not base.found or not new.found:
         return None
+    if wrong := _wrong(base, new):
+        return wrong
     different = _differences(base, new)
     unknown_clock = different == ["clock"] and None in (base.get("clock"), new.get("clock"))
     if different and not (unknown_clock and _fastest(base, new) >= LAUNCH_BOUND_US):
         words = ", ".join(f"{name.replace('n_ranks', 'ranks')} {_word(name, base)} against {_word(name, new)}" for name in different)
         return f"{words}, and below {LAUNCH_BOUND_US:.0f} µs launching counts" if unknown_clock else words
-    return _wrong(base, new) or _over_ranks(base, new) or _batching(base, new)
+    return _over_ranks(base, new) or _batching(base, new)
 
 
 def _word(name: str, arm: Arm) -> str:
@@ -220,12 +245,18 @@ def _fastest(base: Arm, new: Arm) -> float:
     return min(item.median_us for arm in (base, new) for item in arm.found)
 
 
-def _wrong(base: Arm, new: Arm) -> str | None:
+def wrong_data(base: Arm | None, new: Arm | None) -> str | None:
+    """Which sides computed wrong results, with how many elements, whatever stands against them; None where none did."""
+    found = []
     for side, arm in (("BASE", base), ("NEW", new)):
-        wrong = sum(int(item.n_wrong) for item in arm.found if item.n_wrong)
-        if wrong:
-            return f"wrong data in {side}: {wrong} elements, so its speed says nothing"
-    return None
+        if arm is not None and arm.n_wrong:
+            found.append(f"{side}: {counted(arm.n_wrong, 'element')}")
+    return f"wrong data in {', '.join(found)}" if found else None
+
+
+def _wrong(base: Arm, new: Arm) -> str | None:
+    wrong = wrong_data(base, new)
+    return f"{wrong}, so its speed says nothing" if wrong else None
 
 
 def _over_ranks(base: Arm, new: Arm) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from nccl_bench.results.runs import Run
 from nccl_bench.units import format_size
-from nccl_bench.verdict.arms import SUBJECT, Arm, arms_of, match
+from nccl_bench.verdict.arms import SUBJECT, Arm, arms_of, backend_of, match
 from nccl_bench.verdict.compare import CaseResult, judge
 from nccl_bench.verdict.criteria import Threshold
 from nccl_bench.verdict.frame import frame_of
@@ -54,7 +54,7 @@ def rows(base: Sequence[Run], new: Run, stages: Sequence[str], threshold: Thresh
 
 def frame_arms(runs: Sequence[Run]) -> list[Arm]:
     """The cases of some runs."""
-    return arms_of(frame_of(list(runs), []))
+    return arms_of(frame_of(list(runs), []), {run.label: backend_of(run.header) for run in runs})
 
 
 def _arms(arms: Sequence[Arm]) -> list[Arm]:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from nccl_bench.errors import FAIL, INCONCLUSIVE, PASS, WrongDataError
 from nccl_bench.records import Json
 from nccl_bench.results.runs import Run
-from nccl_bench.verdict.arms import LAUNCH_BOUND_US, Arm, Match, arms_of, match
+from nccl_bench.units import counted
+from nccl_bench.verdict.arms import LAUNCH_BOUND_US, Arm, Match, arms_of, backend_of, match, wrong_data
 from nccl_bench.verdict.frame import frame_of
 from nccl_bench.verdict.noise import Noise, neighbours_noise, noise_of, time_of, uses_mean
 from nccl_bench.verdict.significance import holm, t_quantile, two_sided_p
@@ -63,6 +64,13 @@ class CaseResult:
     """Measurements (runs and passes) on each side."""
     p_value: float | None = None
     """Chance of such a difference where there is none, for this case alone."""
+    noise_from: Literal["repeats", "series", "neighbours", "assumed"] | None = None
+    """Where the interval and the chance come from: repeats of the case, the series of its runs, how neighbouring sizes scatter, or, for a
+    table that prints one number a size, what two runs of one machine were seen to differ by."""
+    wrong: str | None = None
+    """Which sides computed wrong results, whatever the verdict on the speed."""
+    failed: bool = False
+    """Whether NEW tried it and has no measurement of it, where BASE has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +104,7 @@ def compare_runs(base: Sequence[Run], new: Sequence[Run], threshold_frac: float 
     from nccl_bench.verdict.changes import changes_of, warnings_of
 
     torn: list[str] = []
-    matches = match(arms_of(frame_of(base, torn)), arms_of(frame_of(new, torn)))
+    matches = match(_side(base, torn), _side(new, torn))
     cases = tuple(judge(matches, threshold_frac))
     exit_code, why = _exit(cases)
     return Comparison(
@@ -110,6 +118,10 @@ def compare_runs(base: Sequence[Run], new: Sequence[Run], threshold_frac: float 
         exit_code=exit_code,
         why=why,
     )
+
+
+def _side(runs: Sequence[Run], torn: list[str]) -> list[Arm]:
+    return arms_of(frame_of(runs, torn), {run.label: backend_of(run.header) for run in runs})
 
 
 def judge(matches: Iterable[Match], threshold_frac: float = THRESHOLD) -> list[CaseResult]:
@@ -181,10 +193,19 @@ def _add_chance(found: dict[str, Any], item: Match, around: dict[bool, Noise]) -
     seen = around.get(found["base_time_us"] < LAUNCH_BOUND_US) if len(base.found) == len(new.found) == 1 else None
     if seen is not None and seen.se > noise.se:
         noise = seen
+        found["noise_from"] = "neighbours"
+    else:
+        found["noise_from"] = _noise_from(base, new)
     log_ratio, reach = math.log(found["ratio"]), t_quantile(0.05, noise.df) * noise.se
     found["ratio_low"] = math.exp(max(log_ratio - reach, -700.0))
     found["ratio_high"] = math.exp(min(log_ratio + reach, 700.0))
     found["p_value"] = two_sided_p(log_ratio / noise.se, noise.df)
+
+
+def _noise_from(base: Arm, new: Arm) -> str:
+    if len(base.found) + len(new.found) > 2:
+        return "repeats"
+    return "assumed" if any(item.source is not None or (item.se is None and item.spread is None) for item in (*base.found, *new.found)) else "series"
 
 
 def _rates(arm: Arm) -> list[float]:
@@ -224,7 +245,8 @@ def _unmeasured(item: Match) -> tuple[Verdict, str | None]:
     if base is None or new is None:
         side, other = ("BASE", new) if base is None else ("NEW", base)
         problem = other.problem if other is not None and not other.found else None
-        return "missing", f"not in {side}" + (f", and {problem} in the other" if problem else "")
+        wrong = wrong_data(base, new)
+        return "missing", f"not in {side}" + (f", and {problem} in the other" if problem else "") + (f"; {wrong}" if wrong else "")
     if item.reason is not None:
         return "not comparable", item.reason
     side, arm = ("BASE", base) if not base.found else ("NEW", new)
@@ -240,6 +262,8 @@ def _case(item: Match, verdict: Verdict, reason: str | None, found: dict[str, An
         **{name: arm.get(name) for name in fields},
         verdict=verdict,
         reason=reason,
+        wrong=wrong_data(item.base, item.new),
+        failed=bool(item.base and item.base.found and item.new and item.new.failed and not item.new.found),
         n_base=len(item.base.found) if item.base else 0,
         n_new=len(item.new.found) if item.new else 0,
         **found,
@@ -247,29 +271,44 @@ def _case(item: Match, verdict: Verdict, reason: str | None, found: dict[str, An
 
 
 def _exit(cases: Sequence[CaseResult]) -> tuple[int, str]:
-    wrong = [case for case in cases if case.reason is not None and case.reason.startswith("wrong data")]
+    wrong = [case for case in cases if case.wrong is not None]
+    failed = [case for case in cases if case.failed]
     slower = [case for case in cases if case.verdict == "regression"]
     n_compared = sum(case.ratio is not None for case in cases)
     if wrong:
-        return WrongDataError.exit_code, f"{wrong[0].collective} {wrong[0].nbytes} B: {wrong[0].reason}"
+        return WrongDataError.exit_code, f"{wrong[0].collective} {wrong[0].nbytes} B: {wrong[0].wrong}"
     if slower:
         return FAIL, f"{len(slower)} of {n_compared} comparable cases are slower"
     if not n_compared:
         reasons = Counter(case.reason for case in cases if case.verdict == "not comparable")
-        return INCONCLUSIVE, "nothing is comparable" + (f": {reasons.most_common(1)[0][0]}" if reasons else "")
+        return INCONCLUSIVE, f"nothing is comparable: {reasons.most_common(1)[0][0] if reasons else 'no case is measured on both sides'}"
+    if failed:
+        return INCONCLUSIVE, f"none of {n_compared} comparable cases is slower, but {counted(len(failed), 'case')} of BASE failed in NEW"
     return PASS, f"none of {n_compared} comparable cases is slower"
 
 
 def sentences(cases: Sequence[CaseResult]) -> list[str]:
     """What changed, a sentence a collective: "all_reduce 4-64 MiB is 12 % slower; small and large unchanged"."""
-    from nccl_bench.verdict.ranges import sentence
-
     groups: dict[tuple[Any, ...], list[CaseResult]] = {}
     for case in cases:
-        if case.ratio is not None:
+        if case.ratio is not None or case.wrong is not None or case.failed:
             groups.setdefault((case.collective, case.axis, case.variant, case.clock, case.regime, case.shift), []).append(case)
-    sized = {key: [(case.nbytes, case.verdict, case.change_frac or 0.0) for case in found] for key, found in groups.items()}
-    return [sentence(_name(key, list(groups)), found) for key, found in sized.items()]
+    return [text for key, found in groups.items() for text in _sentences(_name(key, list(groups)), found)]
+
+
+def _sentences(name: str, cases: Sequence[CaseResult]) -> list[str]:
+    """Wrong data and failures first: a speed without a right result is none."""
+    from nccl_bench.verdict.ranges import sentence, sizes_in_words
+
+    wrong = {side: [case.nbytes for case in cases if case.wrong is not None and side in case.wrong] for side in ("BASE", "NEW")}
+    found = [f"{name}: WRONG DATA in {side} at {sizes_in_words(sizes)}" for side, sizes in wrong.items() if sizes]
+    if failed := [case.nbytes for case in cases if case.failed]:
+        found.append(f"{name}: FAILED in NEW at {sizes_in_words(failed)}")
+    sized = [(case.nbytes, case.verdict, case.change_frac or 0.0) for case in cases if case.ratio is not None]
+    said = sentence(name, sized) if sized else None
+    if said is not None:
+        found.append(f"{said} where the data was right" if any(case.wrong for case in cases) else said)
+    return found
 
 
 def _name(key: tuple[Any, ...], keys: Sequence[tuple[Any, ...]]) -> str:

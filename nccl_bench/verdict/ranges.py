@@ -39,6 +39,15 @@ def sentence(name: str, cases: Sequence[Sized]) -> str:
     return f"{name} {', '.join(parts)}" + (f"; {rest} unchanged" if rest else "")
 
 
+def sizes_in_words(found: Sequence[int]) -> str:
+    """ "64 KiB", "64 KiB, 1 MiB and 4 MiB", "12 sizes in 64 KiB-1 GiB"."""
+    sizes = sorted(set(found))
+    if len(sizes) > MAX_RANGES:
+        return f"{len(sizes)} sizes in {size_range(sizes[0], sizes[-1])}"
+    words = [format_size(nbytes) for nbytes in sizes]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
 def _scattered(mark: str, sizes: Sequence[int], marks: dict[int, str | None], cases: Sequence[Sized]) -> str:
     found = [nbytes for nbytes in sizes if marks[nbytes] == mark]
     return f"at {len(found)} of {len(sizes)} sizes in {size_range(found[0], found[-1])} is {_amount(mark, found, cases)}"
@@ -55,7 +64,9 @@ def _amount(mark: str | None, sizes: Sequence[int], cases: Sequence[Sized]) -> s
     found = sorted(abs(100 * change) for nbytes, verdict, change in cases if nbytes in sizes and verdict == mark)
     low, high, middle = found[0], found[-1], statistics.median(found)
     spread = f"{low:.0f} to {high:.0f}" if round(low) != round(high) and high - low > 0.1 * high else f"{middle:.0f}"
-    return f"{spread} % {'slower' if mark == 'regression' else 'faster'}"
+    n_cases = sum(nbytes in sizes for nbytes, _, _ in cases)
+    share = f" in {len(found)} of {n_cases} cases" if len(found) < n_cases else ""
+    return f"{spread} % {'slower' if mark == 'regression' else 'faster'}{share}"
 
 
 def _rest(marks: Sequence[str | None]) -> str:
