@@ -304,7 +304,33 @@ def test_numbers_that_contradict_each_other_are_a_warning():
     words[5] = "999.99"
     lines[at] = "  ".join(words)
 
-    assert said(read(lines), f"algbw is not size / time in line {at + 1}")
+    assert said(read(lines), f"line {at + 1}: ", "size and time give")
+
+
+@pytest.mark.parametrize("column, word", [(6, "269.00"), (7, "469.00"), (6, "0.00"), (7, "9.99")])
+@pytest.mark.parametrize("first", [32, 1 << 24])
+def test_bandwidths_that_size_and_time_do_not_give_are_told_and_those_of_the_time_used(column, word, first):
+    lines = log("all_reduce", [Measured(first << k, 10.0 * 2**k, 10.0 * 2**k) for k in range(5)], 2, first=first)
+    whole = read(lines)
+    at = next(i for i, line in enumerate(lines) if line.startswith("  "))
+    words = lines[at].split()
+    spoilt = words[column] != word and abs(float(words[column]) - float(word)) > 0.01
+    words[column] = word
+    lines[at] = "  ".join(words)
+    file = read(lines)
+
+    assert bool(said(file, f"line {at + 1}: ", "size and time give")) is spoilt
+    for point, right in zip(file.points, whole.points, strict=True):
+        assert abs(point.algbw_GBps - right.algbw_GBps) <= 0.1
+        assert abs(point.busbw_GBps - right.busbw_GBps) <= 0.1
+
+
+def test_ranks_in_doubt_spoil_no_row():
+    lines = [line for line in log("all_reduce", BIG, 8, first=1 << 20) if "Rank  7" not in line and "Rank  6" not in line]
+    file = read(lines)
+
+    assert not said(file, "size and time give")
+    assert [point.busbw_GBps for point in file.points] == [point.busbw_GBps for point in read(log("all_reduce", BIG, 8, first=1 << 20)).points]
 
 
 # ---- nothing is lost, nothing crashes ----

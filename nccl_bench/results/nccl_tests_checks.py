@@ -135,26 +135,6 @@ def _tolerance(run: TestRun, printed: float) -> float:
     return 0.51 * (math.fsum(steps) / len(steps)) + 0.51 * digits
 
 
-def contradictions(run: TestRun, collective: str) -> list[int]:
-    """Lines whose algbw is not size / time: numbers typed by hand, or taken from another row.
-
-    Not for CPU times, and not where the size is no measure of what moves (hypercube, alltoallv).
-    """
-    if collective not in COLLECTIVES or (run.layout is not None and run.layout.cpu_time):
-        return []
-    unit = 1e-6 if milliseconds(run) else 1e-3
-    return [row.line for row in run.rows if any(not _agrees(row, half, unit) for half in row.halves)]
-
-
-def _agrees(row: Row, half: Half, unit: float) -> bool:
-    """Whether algbw is size / time within what rounding allows, and 2 % for what old versions rounded."""
-    if not half.time or half.algbw is None or half.algbw < 20 * half.algbw_step or row.size == 0:
-        return True
-    decimals = 0.5 if half.time >= 10000 else 0.05 if half.time >= 100 else 0.005
-    expected = row.size / half.time * unit
-    return abs(half.algbw - expected) <= expected * (0.02 + decimals / half.time) + half.algbw_step
-
-
 def milliseconds(run: TestRun) -> bool:
     """Whether times are milliseconds: by size / time = algbw where the rows tell, else by the header (nccl-tests before 2.0)."""
     votes: Counter[bool] = Counter()

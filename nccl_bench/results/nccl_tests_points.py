@@ -17,7 +17,6 @@ from nccl_bench.results.nccl_tests_checks import (
     Sizes,
     average_of,
     completeness,
-    contradictions,
     dips,
     mean_of,
     milliseconds,
@@ -26,6 +25,7 @@ from nccl_bench.results.nccl_tests_checks import (
 )
 from nccl_bench.results.nccl_tests_infer import UNKNOWN, Ranks, collective_of, hosts_of, ranks_of
 from nccl_bench.results.nccl_tests_json import is_json, read_json
+from nccl_bench.results.nccl_tests_rates import mended
 from nccl_bench.results.table import Half, Row
 from nccl_bench.results.text import Text
 
@@ -120,11 +120,12 @@ def _import_run(run: TestRun, name: str) -> Imported:
     sizes = sizes_of(run, collective, ranks.n)
     mean = mean_of(run)
     complete, warnings = completeness(run, sizes, mean)
-    warnings += [*_about_ranks(collective, known_by, ranks), *_about_rows(run, collective, sizes), *_about_data(run)]
+    rows, disputed = mended(run, collective, ranks.n)
+    warnings += [*_about_ranks(collective, known_by, ranks), *_about_rows(run, sizes), *disputed, *_about_data(run)]
     warnings += [*shared_gpus(run), *dips(run)]
     if run.failures and run.rows and (cause := first_cause(run.failures)) is not None:
         warnings.append(f"something failed after these rows: line {cause.line}: {cause.text}")
-    points = _points(run, name, collective, ranks, sizes)
+    points = _points(replace(run, rows=list(rows)), name, collective, ranks, sizes)
     facts = _facts(run, name, collective, known_by) | _judged(run, ranks, mean, complete, sizes) | {"points": len(points)}
     label = f"{name}:{run.first_line}: {collective}: "
     flavour = run.flavour or "nccl-tests"
@@ -346,7 +347,7 @@ def _about_ranks(collective: str, known_by: str, ranks: Ranks) -> list[str]:
     return warnings
 
 
-def _about_rows(run: TestRun, collective: str, sizes: Sizes) -> list[str]:
+def _about_rows(run: TestRun, sizes: Sizes) -> list[str]:
     warnings = [f"line {row.line}: {row.problem}" for row in run.rows if row.problem]
     failed = [(row, half) for row in run.rows for half in row.halves if half.problem]
     warnings += [f"line {row.line}: {row.size} B: {half.problem}" for row, half in failed]
@@ -354,8 +355,6 @@ def _about_rows(run: TestRun, collective: str, sizes: Sizes) -> list[str]:
         warnings.append(f"{empty} row{'s' * (empty > 1)} of 0 bytes: kept as skipped points; the printed average counts them")
     if cycles := max(sizes.passes, default=0):
         warnings.append(f"sizes were measured up to {cycles + 1} times: kept as passes")
-    if wrong := contradictions(run, collective):
-        warnings.append(f"algbw is not size / time in line {', '.join(map(str, wrong[:8]))}{' ...' if len(wrong) > 8 else ''}")
     if milliseconds(run):
         warnings.append("times are milliseconds, as NCCL 1's tests print them: converted")
     if run.layout is not None and run.layout.cpu_time:
