@@ -276,6 +276,17 @@ def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, how: str) -> None:
     assert err == "nccl-bench: exit 141: the reader of the output left\n"
 
 
+@pytest.mark.parametrize("arguments, code", [(["ends", "talk"], 141), (["nosuch"], 2), (["ends", "--nonsense"], 2)])
+def test_a_reader_of_both_who_leaves_does_not_change_how_it_ended(tmp_path: Path, arguments: list[str], code: int) -> None:
+    """As with 2>&1 | head -1: the last line has nobody to read it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command_apart(tmp_path, *arguments), stdout=writer, stderr=writer, timeout=30, check=False)
+    os.close(writer)
+
+    assert done.returncode == code
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("how", ["talk", "whisper", "--help"])
 def test_a_full_disk_under_stdout_is_told_and_is_no_traceback(tmp_path: Path, how: str) -> None:

@@ -143,8 +143,7 @@ def run(argv: Sequence[str] | None = None, rows: tuple[Command, ...] | None = No
     part = part_of(argv, rows, os.environ)
     ended = Ended(exit_code=0, why="") if part == "silent" else _guarded(argv, rows, sys.stderr, together=part == "together")
     ended = _flushed(ended, sys.stderr)
-    if ended.exit_code and ended.why:
-        sys.stderr.write(last_line(ended.exit_code, ended.why) + "\n")
+    _last(ended)
     return ended.exit_code
 
 
@@ -217,10 +216,10 @@ def _told(err: NcclBenchError, stderr: TextIO, *, together: bool) -> Ended:
 
     shared = end_together(err, os.environ) if together and not isinstance(err, InterruptedRun) else None
     if shared is None:
-        write_error(err, stderr)
+        _write(err, stderr)
         return Ended(exit_code=err.exit_code, why=err.why)
     if shared.lines:
-        write_error(NcclBenchError(*shared.lines), stderr)
+        _write(NcclBenchError(*shared.lines), stderr)
     return Ended(exit_code=shared.exit_code, why=shared.why if shared.lines else "")
 
 
@@ -244,15 +243,14 @@ def _refused(err: OSError, stderr: TextIO) -> Ended:
     if err.errno not in TOO_MANY_FILES:
         return _bug(err, stderr)
     error = too_many_files(err)
-    write_error(error, stderr)
+    _write(error, stderr)
     return Ended(exit_code=error.exit_code, why=error.why)
 
 
 def _no_space(err: OSError, stderr: TextIO) -> Ended:
     """A full disk where no room had its own words for it; most often it is under stdout."""
     error = UsageError(f"{err.filename or 'stdout'} cannot be written: {err.strerror}", "free some space there, or write elsewhere")
-    with contextlib.suppress(OSError):
-        write_error(error, stderr)
+    _write(error, stderr)
     return Ended(exit_code=error.exit_code, why=error.why)
 
 
@@ -277,8 +275,24 @@ def _bug(err: Exception, stderr: TextIO) -> Ended:
         stderr.write(text)
         where = "the traceback is above: please send it with what you typed"
     error = NcclBenchError(why, "this is a bug in nccl-bench", where)
-    write_error(error, stderr)
+    _write(error, stderr)
     return Ended(exit_code=BUG, why=why)
+
+
+def _last(ended: Ended) -> None:
+    """The last line, where somebody still reads stderr; who left does not change how the command ended."""
+    try:
+        if ended.exit_code and ended.why:
+            sys.stderr.write(last_line(ended.exit_code, ended.why) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def _write(err: NcclBenchError, stderr: TextIO) -> None:
+    """An error in its words, where somebody reads them."""
+    with contextlib.suppress(OSError):
+        write_error(err, stderr)
 
 
 def _flushed(ended: Ended, stderr: TextIO) -> Ended:

@@ -122,10 +122,11 @@ def _import_run(run: TestRun, name: str) -> Imported:
     complete, warnings = completeness(run, sizes, mean)
     rows, disputed = mended(run, collective, ranks.n)
     warnings += [*_about_ranks(collective, known_by, ranks), *_about_rows(run, sizes), *disputed, *_about_data(run)]
+    run = replace(run, rows=list(rows))
     warnings += [*shared_gpus(run), *dips(run)]
     if run.failures and run.rows and (cause := first_cause(run.failures)) is not None:
         warnings.append(f"something failed after these rows: line {cause.line}: {cause.text}")
-    points = _points(replace(run, rows=list(rows)), name, collective, ranks, sizes)
+    points = _points(run, name, collective, ranks, sizes)
     facts = _facts(run, name, collective, known_by) | _judged(run, ranks, mean, complete, sizes) | {"points": len(points)}
     label = f"{name}:{run.first_line}: {collective}: "
     flavour = run.flavour or "nccl-tests"

@@ -66,7 +66,8 @@ def _by_time(row: Row, half: Half, unit: float, factor: float | None) -> Half:
 
 def _said(row: Row, old: Half, now: Half, unit: float) -> str:
     printed, given = (f"algbw {_number(half.algbw)}, busbw {_number(half.busbw)} GB/s" for half in (old, now))
-    return f"line {row.line}: {row.size} B in {old.time:g} {'ms' if unit < 1e-3 else 'µs'}: printed {printed}, but size and time give {given}, which is used"
+    took = f"{row.size} B in {old.time:g} {'ms' if unit < 1e-3 else 'µs'}"
+    return f"line {row.line}: {took}: printed {printed}, but size and time give {given}, which is used"
 
 
 def _number(rate: float | None) -> str:
