@@ -246,9 +246,12 @@ def test_a_range_of_sizes_has_a_share_of_its_own(rate, expected):
     ],
 )  # fmt: skip
 def test_what_doctors_words_mean_is_the_criterias_to_say_and_what_they_leave_out_is_not_green(lists, word, required, expected):
-    check = {"id": "nic.acs", "status": word, "hosts": ["h1"], "device": None, "measured": None, "expected": None, "why": "x", "required": required}
+    check = {"id": "nic.acs", "status": word, "hosts": ["h1"], "device": None, "measured": None, "expected": None, "why": "it is on"}
+    check |= {"required": required, "needs_root": True, "what": "is it off?"}
     verdict = judge(case(point(430), doctor=(check,)), parse({"doctor": lists}, "c.toml"), lambda _: EXPECTED)
-    assert status(verdict, "nic.acs") == [expected]
+    (row,) = [row for row in verdict.rows if row.criterion == "nic.acs"]
+    assert row.status == expected
+    assert row.reason == {"ok": "", "unknown": "could not be read (needs root): is it off?"}.get(word, "it is on")
 
 
 def test_latency_and_tail_are_held_against_their_limits():

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from nccl_tests_samples import Measured, log
+from run_samples import point, write_run
 
-from nccl_bench.cli.commands import COMMANDS, available
+from nccl_bench.cli.commands import COMMANDS, Command, available
 from nccl_bench.cli.home import home, node_here, versions
 from nccl_bench.fabric.spec import topology_of
 from nccl_bench.fabric.topology import Gpu, Node
@@ -31,10 +36,27 @@ def test_the_page_says_what_is_here_and_what_can_be_asked(node: Node) -> None:
     assert text.startswith("nccl-bench ")
     assert f"  here     {node.host}: " in text
     for row in COMMANDS:
-        assert row.example in text
+        assert all(line in text for line in row.example.splitlines())
     for question in ("How fast is it?", "How fast could it be?", "Is it healthy?", "What changed?", "Show it", "What does training pay?", "Slurm"):
         assert text.count(question) == 1
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_what_the_page_says_to_type_runs(row: Command, tmp_path: Path) -> None:
+    """As it stands; what measures is asked for its plan alone."""
+    for name in ("last-week", "results/now"):
+        write_run(tmp_path / name, [point()])
+    (tmp_path / "results/latest").symlink_to("now")
+    (tmp_path / "all_reduce.log").write_text("\n".join(log("all_reduce", [Measured(1 << 20, 100.0, 100.0)], 8, first=1 << 20)) + "\n")
+    dry = {"sweep": " --dry-run", "accept": " --dry-run", "pairs": " --help"}.get(row.name, "")
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", re.split(" {3,}", row.example)[0] + dry], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+
+    here = {"doctor": (0, 1, 8), "topo": (0, 6)}
+    assert done.returncode in here.get(row.name, (0,)), done.stderr
 
 
 def test_gpus_and_nics_are_named() -> None:
@@ -89,7 +111,7 @@ def test_a_driver_that_does_not_answer_is_news_and_no_driver_is_none(tmp_path: P
 
 def test_the_page_offers_only_what_exists() -> None:
     for row in COMMANDS:
-        assert (row.example in page(CPU_NODE, rows=available())) == (row in available())
+        assert (row.example.splitlines()[0] in page(CPU_NODE, rows=available())) == (row in available())
 
 
 def test_a_node_is_seen_without_nvml_and_without_sys(tmp_path: Path) -> None:

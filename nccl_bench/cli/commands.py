@@ -22,7 +22,7 @@ class Command:
     help: str
     """One line."""
     example: str
-    """What to type first."""
+    """What to type first; it runs as it stands where its files are there."""
     ranks: Ranks = "one"
     """Who runs it where a launcher started several: all together, one a node, or rank 0 for all."""
 
@@ -50,8 +50,8 @@ COMMANDS = (
     _row("report", _SHOW, "a run as a page: charts, HTML, Markdown", "report latest"),
     _row("import", _SHOW, "read logs of nccl-tests and others as runs", "import all_reduce.log", module="import_", function="import_"),
     _row("export", _SHOW, "write a run as CSV, Parquet, JSON Lines or an nccl-tests log", "export latest --format csv"),
-    _row("plan", _TRAINING, "what a training step sends and what that costs on this fabric", "plan --preset llama3-70b --gpus 8xH100-SXM --nodes 8"),
-    _row("search", _TRAINING, "which parallel layout wastes least", "search --preset llama3-70b --gpus 8xH100-SXM --nodes 8"),
+    _row("plan", _TRAINING, "what a training step sends and what that costs on this fabric", "plan --preset llama3-8b --gpus 8xH200 --tp 8"),
+    _row("search", _TRAINING, "which parallel layout wastes least", "search --preset llama3-8b --gpus 8xH200 \\\n--gbs 128 --gemm-eff 0.7"),
     _row("slurm", _SLURM, "print a ready sbatch script", "slurm --nodes 32 > sweep.sbatch"),
     _row("explain", _WORDS, "the words of the tables, in short", "explain busbw"),
 )

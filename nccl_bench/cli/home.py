@@ -38,7 +38,9 @@ def home(
     lines.append("")
     for question, group in by_question(rows).items():
         for index, row in enumerate(group):
-            lines.append(f"  {question if index == 0 else '':<24}{row.name:<9}{row.example}")
+            first, *rest = row.example.splitlines()
+            lines.append(f"  {question if index == 0 else '':<24}{row.name:<9}{first}")
+            lines += [f"{'':<39}{line}" for line in rest]
     stream.write("\n".join(lines) + "\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nccl_bench.records import Json
 from nccl_bench.verdict.criteria import DEFAULT, Criteria
 from nccl_bench.verdict.rows import Case, Row, Status
 
@@ -18,8 +19,16 @@ def doctor(case: Case, criteria: Criteria) -> Iterable[Row]:
         where = f" {check['device']}" if check.get("device") else ""
         yield Row(
             criterion=f"{check['id']}{where}", stage="doctor", status=row, measured=check["measured"], required=check["expected"],
-            reason="" if row == "pass" else check.get("why") or "", source=criteria.path or DEFAULT, hosts=tuple(check["hosts"]),
+            reason="" if row == "pass" else _why(check), source=criteria.path or DEFAULT, hosts=tuple(check["hosts"]),
         )  # fmt: skip
+
+
+def _why(check: Json) -> str:
+    """What a check found; one that could not be read found nothing, and what it would mean is no finding."""
+    if check["status"] != "unknown":
+        return str(check.get("why") or "")
+    asked = f": {check['what']}" if check.get("what") else ""
+    return f"could not be read{' (needs root)' if check.get('needs_root') else ''}{asked}"
 
 
 def _of_word(status: str, required: bool, criteria: Criteria) -> Status:
