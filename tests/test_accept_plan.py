@@ -17,6 +17,15 @@ def test_without_a_budget_every_stage_runs_at_the_default():
     assert all(seconds > 0 for seconds in found.seconds.values())
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("n_local", [1, 2, 8])
+@pytest.mark.parametrize("n_hosts", [1, 2, 3, 16])
+def test_a_stage_without_anything_to_measure_says_why_and_every_other_has_its_seconds(n_hosts, n_local, backend):
+    found = estimate(AcceptSpec(), n_hosts, n_local, backend)
+    assert set(found.idle) == {stage for stage, seconds in found.seconds.items() if not seconds}
+    assert all(f"nothing to measure in stage {stage}: {reason}" in found.lines() for stage, reason in found.idle.items())
+
+
 def test_more_hosts_take_no_less_and_a_soak_takes_what_was_asked():
     small, large = (estimate(AcceptSpec(), n, 8, "nccl").total_s for n in (4, 64))
     assert large >= small

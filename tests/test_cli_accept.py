@@ -126,6 +126,9 @@ def test_dry_run_says_stages_and_thresholds_and_starts_nothing(tmp_path):
     done = run("accept", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0
     assert "stages: doctor, node, nic, pairs, rails, scale, cluster" in done.stdout
+    gloo = run("accept", "--dry-run", "-g", "2", "--backend", "gloo", cwd=tmp_path).stdout
+    assert "backend: gloo, as asked for: a rehearsal, which says nothing of NCCL and always ends 8" in gloo
+    assert [line for line in gloo.splitlines() if line.startswith("nothing to measure in stage rails: one host")]
     assert list(tmp_path.iterdir()) == []
 
 

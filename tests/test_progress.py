@@ -112,7 +112,7 @@ def test_where_there_is_no_terminal_a_line_comes_now_and_then_without_control_ch
 def test_a_short_run_without_a_terminal_says_nothing() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
-    for done in range(5):
+    for done in range(7):
         progress.update(done, 6, "all_reduce", "8 B")
     progress.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 from nccl_bench.cli.accept_options import estimate_of, with_hosts
 
 _OF_HOSTS = ("hosts", "exclude", "spares", "min_nodes", "reference")
+REHEARSAL = "a rehearsal, which says nothing of NCCL and always ends 8"
 _UNCHECKED = "not checked: the launcher does not say the hosts before they meet, so {} may still be refused at the start"
 
 
@@ -28,7 +29,19 @@ def dry_lines(spec: Any, facts: Any, criteria: Any, given: Mapping[str, Any], la
         said = [_UNCHECKED.format(", ".join(asked))]
     plan = estimate_of(spec, max(1, n_hosts - spec.spares), per_host, os.environ, facts)
     who = f"{counted(n_hosts, 'host')}, {counted(n_ranks, 'rank')}"
+    said = [*_backend(spec), *said]
     return [f"stages: {', '.join(spec.stages)} on {who}", *said, *plan.lines(), *threshold_lines(criteria.thresholds())]
+
+
+def _backend(spec: Any) -> list[str]:
+    """What the ranks would talk with, as far as this host tells, and what follows of it."""
+    from nccl_bench.launch.local import visible_gpus
+
+    if visible_gpus(os.environ):
+        return [f"backend: {'gloo, as asked for: ' + REHEARSAL if spec.backend == 'gloo' else 'nccl'}"]
+    if spec.backend == "nccl":
+        return ["backend: nccl, but no GPU is seen here: ranks without one end 3"]
+    return [f"backend: gloo{', as asked for' if spec.backend == 'gloo' else ': no GPU is seen here'}: {REHEARSAL}"]
 
 
 def _who(spec: Any, hosts: tuple[str, ...]) -> tuple[int, list[str]]:

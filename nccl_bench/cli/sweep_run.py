@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
@@ -25,7 +26,7 @@ from nccl_bench.report.nccl_tests import NcclTestsLog
 from nccl_bench.report.progress import Progress
 from nccl_bench.report.sentence import Look
 from nccl_bench.report.terminal import SweepTable, banner, wants_color, write_warning
-from nccl_bench.units import format_seconds, format_size
+from nccl_bench.units import counted, format_seconds, format_size
 
 CPU_RANKS = 2
 """Ranks of a self-launch without a GPU: the fewest that talk."""
@@ -33,6 +34,8 @@ MOST_CPU_RANKS = 64
 """A mesh larger than this is not started on one host's CPUs unasked."""
 CASE_EXTRA_S = 0.3
 """Seconds a case takes beyond its budget at most, for setting up, warming up and checking; for the estimate of --dry-run."""
+
+_NOT_COUNTED = "not counted: starting and connecting ranks, and single operations longer than their budget"
 
 
 def run(options: Options, environ: Mapping[str, str], argv: Sequence[str], stdout: TextIO, stderr: TextIO) -> Ended:
@@ -96,18 +99,21 @@ def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, en
         rows = [{"case": item.case.label(), "clock": item.case.clock, "regime": item.case.regime, "skip": item.skip} for item in planned]
         stdout.write(json.dumps({"n_ranks": n_ranks, "backend": backend, "cases": rows, "at_most_s": upper_s, "buffers_nbytes": largest}) + "\n")
         return Ended(exit_code=0, why="")
-    lines = [f"{n_ranks} ranks on {n_nodes} node{'' if n_nodes == 1 else 's'}, {backend}, {', '.join(clocks_of(spec, backend, n_nodes == 1))} clock"]
+    lines = [f"{counted(n_ranks, 'rank')} on {counted(n_nodes, 'node')}, {backend}, {', '.join(clocks_of(spec, backend, n_nodes == 1))} clock"]
     for name in dict.fromkeys(item.case.collective for item in planned):
         mine = [item.case.requested_nbytes for item in runnable if item.case.collective == name and not item.lateness]
         skipped = sum(item.skip is not None for item in planned if item.case.collective == name)
         span = f"{format_size(min(mine))} to {format_size(max(mine))}" if mine else "none can run"
-        lines.append(f"  {name:<15} {len(mine):>5} cases, {span}" + (f", {skipped} skipped" if skipped else ""))
+        lines.append(f"  {name:<15} {len(mine):>5} {'case' if len(mine) == 1 else 'cases'}, {span}" + (f", {skipped} skipped" if skipped else ""))
     lines += [
-        f"at most {format_seconds(upper_s)} ({spec.budget_s:g} s a case), usually a third of that"
+        f"measuring: at most {format_seconds(upper_s)} ({spec.budget_s:g} s a case), usually a third of that; {_NOT_COUNTED}"
         if spec.iters is None
         else f"how long {spec.iters} operations a case take is not known beforehand",
         f"buffers of {format_size(largest)} a rank for the largest case",
     ]
+    n_here, cpus = per_node or n_ranks, os.cpu_count() or 1
+    if backend == "gloo" and n_here > cpus:
+        lines.append(f"{n_here} ranks take turns on {counted(cpus, 'CPU')} here: start-up and operations take many times longer")
     lines += [f"  skipped: {reason}" for reason in dict.fromkeys(item.skip for item in planned if item.skip)]
     stdout.write("\n".join(lines) + "\n")
     return Ended(exit_code=0, why="")

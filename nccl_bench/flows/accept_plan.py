@@ -45,6 +45,8 @@ class Estimate:
     """By stage, in the order they run."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Stages that do not fit, and why."""
+    idle: dict[str, str] = field(default_factory=dict)
+    """Stages in which these hosts have nothing to measure, and why."""
     more: More = ()
     """What is measured because the criteria judge it."""
 
@@ -56,7 +58,8 @@ class Estimate:
     def lines(self) -> list[str]:
         """In words, before the start."""
         parts = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in self.seconds.items() if seconds)
-        found = [f"estimate: about {format_seconds(self.total_s)} ({parts}), {self.case_s:.3g} s a case"]
+        found = [f"estimate: about {format_seconds(self.total_s)} ({parts}), {self.case_s:.3g} s a case; busy hosts and large operations take longer"]
+        found += [f"nothing to measure in stage {stage}: {reason}" for stage, reason in self.idle.items()]
         found += more_lines(tuple(one for one in self.more if self.seconds.get(one[0])))
         return found + [f"not tested: {stage}: {reason}" for stage, reason in self.left_out.items()]
 
@@ -83,6 +86,19 @@ def stage_s(stage: str, spec: AcceptSpec, case_s: float, mode: str | None, n_hos
             return WORLD_S[backend] + (spec.soak_s or 0.0)
         case _:
             return WORLD_S[backend] + cases
+
+
+def idle_of(stages: Sequence[str], n_hosts: int, n_local: int, backend: Backend) -> dict[str, str]:
+    """Stages in which so many hosts have nothing to measure, and why."""
+    alone, one = n_hosts == 1, n_local == 1
+    reasons = {
+        "node": "one rank a host" if one else None,
+        "nic": "it tests the NICs that NCCL takes, and this is gloo" if backend == "gloo" else "one rank a host" if one else None,
+        "pairs": "one host with one rank" if alone and one else None,
+        "rails": "one host" if alone else "one rank a host" if one else None,
+        "scale": "fewer than 3 hosts" if n_hosts < 3 else None,
+    }
+    return {stage: reason for stage in stages if (reason := reasons.get(stage)) is not None}
 
 
 def pair_budget_s(case_s: float) -> float:
@@ -130,4 +146,4 @@ def _shortened(spec: AcceptSpec, mode: str | None, stages: Sequence[str], n_host
 
 def _of(spec: AcceptSpec, case_s: float, mode: str | None, stages: Sequence[str], n_hosts: int, n_local: int, backend: Backend) -> Estimate:
     seconds = {stage: stage_s(stage, spec, case_s, mode, n_hosts, n_local, backend) for stage in stages}
-    return Estimate(case_s=case_s, mode=mode, seconds=seconds, more=spec.more)
+    return Estimate(case_s=case_s, mode=mode, seconds=seconds, idle=idle_of(stages, n_hosts, n_local, backend), more=spec.more)

@@ -44,7 +44,7 @@ class Progress:
             self._started, self._first_done = now, done
         line = self._text(done, total, name, size, self._left(done, total, now) if left_s is None else left_s)
         every = LIVE_EVERY_S if self._live else PLAIN_EVERY_S
-        if self._written is not None and now - self._written < every and done < total:
+        if self._written is not None and now - self._written < every and (done < total or not self._live):
             return
         if not self._live and self._written is None:
             # The first plain line comes when a run turns out to be long.
@@ -78,6 +78,8 @@ class Progress:
         left = "" if left_s is None else f"  {format_seconds(left_s)} left"
         if self._live:
             return f"[{name}  {done}/{total}  {size}  {'#' * filled}{'.' * (BAR - filled)}{left}]"
+        if done >= total:
+            return f"nccl-bench: {done} of {total} cases done"
         return f"nccl-bench: {done} of {total} cases done, now {name} {size}{left.replace('  ', ', ')}"
 
     def _draw(self, again: bool = False) -> None:
