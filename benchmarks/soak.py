@@ -16,7 +16,9 @@ the same exit code in run.json; no process, no socket, nothing in /dev/shm or TM
 The sweep that lives long repeats its cases all the while (--duration). Every 5 s resident memory (VmRSS), its peak (VmHWM) and open files of its
 supervisor and its workers are read. After the first minute, and over the last three quarters of the rest:
 - memory is flat where the Theil-Sen slope (P. K. Sen, JASA 63, 1968; half of all pairs may be outliers) is below 4 % of the median an hour: what
-  grows more slowly than 100 % in 24 h does not double in a day, and a soak of acceptance is hours (`accept --soak 4h`);
+  grows more slowly than 100 % in 24 h does not double in a day, and a soak of acceptance is hours (`accept --soak 4h`); or where that slope over
+  the time looked at makes less than two arenas of Python (1 MiB each, Objects/obmalloc.c), which come and go whole; so 15 minutes
+  tell a leak of 12 MiB an hour, an hour tells one of 3;
 - open files are flat where the fewest of the last quarter are no more than the most of the first.
 Exit 1 where something broke.
 """
@@ -26,6 +28,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import os
 import random
 import re
@@ -378,6 +381,9 @@ def soak(options: argparse.Namespace) -> int:
             print(f"| {what} | {len(ended)} | {sum(row[2] for row in ended)} | {codes} | {statistics.median(seconds):.1f}, {max(seconds):.1f} |")
         if long is not None:
             broken += long.end()
+            if options.keep:
+                Path(options.keep).mkdir(parents=True, exist_ok=True)
+                (Path(options.keep) / "samples.json").write_text(json.dumps(long.samples))
     print(f"\n{sum(map(len, rows.values()))} runs; " + ("nothing broke" if not broken else f"{len(broken)} things broke:"))
     print("\n".join(broken))
     return int(bool(broken))
@@ -393,7 +399,7 @@ def main() -> int:
     parser.add_argument("--seed", default="1")
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
     parser.add_argument("--runs", type=int, default=0, help="at most so many")
-    parser.add_argument("--keep", metavar="DIR", help="copy runs that broke here")
+    parser.add_argument("--keep", metavar="DIR", help="copy runs that broke here, and the samples of memory")
     options = parser.parse_args()
     if INSIDE in os.environ:
         return soak(options)

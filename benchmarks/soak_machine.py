@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 SETTLE_S = 5.0
 """Within so many seconds the kernel has put away what a killed process held."""
 SAMPLE_S = 5.0
-FLAT_FRAC_PER_H = 0.04
-"""Growth of memory that is called flat; benchmarks/soak.py says why."""
+FLAT_FRAC_PER_H, FLAT_MIB = 0.04, 2.0
+"""Growth of memory that is called flat, an hour and in all; benchmarks/soak.py says why."""
 
 
 def processes() -> set[int]:
@@ -166,7 +166,8 @@ def flat(name: str, samples: list[tuple[float, float, float, int]]) -> list[str]
     slopes = [sen([(sample[0], sample[at]) for sample in last]) * 3600 / middle for at in (1, 2)]
     quarter = len(last) // 3
     first, end = [sample[3] for sample in last[:quarter]], [sample[3] for sample in last[-quarter:]]
-    grown = zip(("memory", "its peak"), slopes, strict=True)
+    hours = (last[-1][0] - last[0][0]) / 3600
+    grown = [(what, slope) for what, slope in zip(("memory", "its peak"), slopes, strict=True) if slope * hours * middle > FLAT_MIB]
     wrong = [f"{name}: {what} grows by {slope:.1%} an hour" for what, slope in grown if slope > FLAT_FRAC_PER_H]
     wrong += [f"{name}: open files grow: at most {max(first)} at first, at least {min(end)} at the end"] if min(end) > max(first) else []
     files = f"{min(end)}-{max(end)} ({min(first)}-{max(first)} before)"

@@ -184,19 +184,23 @@ def local_parent(run: Run) -> None:
     os.kill(run.supervisor(0), signal.SIGKILL)
 
 
-def freeze(run: Run) -> None:
-    """Everything of rank 1 is stopped, its supervisor too; it goes on once the others have left, and must find that out."""
-    run.start(*ENDLESS)
-    run.measure()
-    frozen = (run.supervisor(1), run.worker(1))
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        for rank in (0, 2):
-            run.ranks[rank].wait(timeout=T + GRACE_S + 20)
-    finally:
+def freeze(victim: int) -> Callable[[Run], None]:
+    """Everything of a rank is stopped, its supervisor too; it goes on once the others have left, and must find that out."""
+
+    def do(run: Run) -> None:
+        run.start(*ENDLESS)
+        run.measure()
+        frozen = (run.supervisor(victim), run.worker(victim))
         for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for rank in {0, 1, 2} - {victim}:
+                run.ranks[rank].wait(timeout=T + GRACE_S + 20)
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+
+    return do
 
 
 def linking(host: str, *what: str) -> Callable[[Run], None]:
@@ -315,7 +319,8 @@ FAULTS = (
     Fault("kill -9 of rank 1's supervisor", killing(1, signal.SIGKILL, parent=True), "rank 1"),
     Fault("kill -9 of the local parent of 3 ranks", local_parent, "", GRACE_S, code=137),
     Fault("SIGSTOP of rank 1's worker", killing(1, signal.SIGSTOP), "rank 1 did not arrive"),
-    Fault("SIGSTOP of all of rank 1", freeze, "rank 1 did not arrive", T + 2 * GRACE_S),
+    Fault("SIGSTOP of all of rank 0", freeze(0), "rank 0 did not arrive", T + 2 * GRACE_S),
+    Fault("SIGSTOP of all of rank 1", freeze(1), "rank 1 did not arrive", T + 2 * GRACE_S),
     Fault("link of h3 down", linking("h3", "down"), "rank 2 did not arrive"),
     Fault("link of rank 0's host down", linking("h1", "down"), "no answer from rank 0 (h1:"),
     Fault("100 % loss at h2", linking("h2", "loss", "100"), "rank 1 did not arrive"),

@@ -66,6 +66,23 @@ def test_a_stopped_rank_did_not_arrive() -> None:
     assert len(verdict.hang.waiting) == 15
 
 
+def test_a_rank_0_that_stood_still_blames_itself_and_not_those_who_left_meanwhile() -> None:
+    verdict = judge(scene(4, r0={"state": "stopped", "for_s": 70.0, "still_s": 70.0}, r1=None, r2=None, r3=None), n=4)
+
+    assert verdict.exit_code == 4
+    assert verdict.why == "rank 0 did not arrive"
+    assert verdict.lines == (
+        "all_gather 64 MiB did not finish in 60 s (case 14 of 60)",
+        "not arrived   rank 0 (gpu-001, GPU 0, pid 4112): its supervisor stood still for 70 s (stopped, or its host was), in case 14 of 60",
+    )
+
+
+def test_another_rank_that_stood_still_excuses_no_silent_one() -> None:
+    verdict = judge(scene(4, r1={"state": "stopped", "for_s": 70.0, "still_s": 70.0}, r3=None), n=4)
+
+    assert verdict.why == "ranks 1, 3 did not arrive"
+
+
 def test_a_dead_rank_counts_before_everything_else() -> None:
     facts = scene(
         16, r11=dead(-9), r3={"state": "stopped", "for_s": 9.0}, r4=error("own", "no memory"), r5=error("comm", "connection reset", idle_s=0.1)

@@ -5,7 +5,7 @@ A fact is what a supervisor says of one rank (JSON, `facts/<rank>` on the board)
      "for_s": seconds in that state, "exit": exit code or -signal, "error": {"kind", "exit_code", "why", "hints"} or null,
      "case": index or -1, "reached": highest case so far, "n_cases", "phase", "batch", "text": the call,
      "idle_s": seconds since the last step, "stack": [innermost Python call first], "lines": [last lines it wrote],
-     "socket": the interface of its sockets, in words}
+     "still_s": seconds for which its supervisor itself stood still just before, "socket": the interface of its sockets, in words}
 "lost" is a rank whose supervisor is gone; a rank of the world without a fact did not answer: "silent".
 """
 
@@ -38,7 +38,7 @@ ENDING_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, getattr(signal
 
 _BLANK: Final[Json] = {
     "host": "?", "pid": None, "device": None, "state": "alive", "for_s": 0.0, "exit": None, "error": None, "case": -1, "reached": -1, "n_cases": 0,
-    "phase": "start", "batch": 0, "text": "", "idle_s": 0.0, "stack": [], "lines": [], "socket": "",
+    "phase": "start", "batch": 0, "text": "", "idle_s": 0.0, "still_s": 0.0, "stack": [], "lines": [], "socket": "",
 }  # fmt: skip
 
 
@@ -78,6 +78,7 @@ def blame(
     since `board` ("rank 0 (h1:4123)"), which holds the board, does not answer.
     """
     known = tuple({**_BLANK, **fact} for _, fact in sorted(facts.items()))
+    partial = partial or bool(facts.get(0, {}).get("still_s"))  # who asks was away for so long that the others have left
     absent = () if partial or len(facts) == world_size else (rank for rank in range(world_size) if rank not in facts)
     scene = _Scene(
         facts=known, silent=tuple({**_BLANK, "rank": rank, "host": hosts.get(rank, "?"), "state": "silent"} for rank in absent), reason=reason,
@@ -170,7 +171,7 @@ def _hung(scene: _Scene) -> Verdict:
         situation = "unknown"
     names = {int(fact["rank"]) for fact in culprits}
     ahead = [fact for fact in there if int(fact["rank"]) not in names]
-    text = _call(ahead or there)
+    text = _call(ahead or there or scene.facts)
     rows = _culprit_rows(scene, culprits, "other call" if odd else "not arrived")
     lines = [f"{text} did not finish in {scene.timeout_s:.0f} s{_of_case(scene)}", *rows]
     if ahead:
@@ -319,6 +320,8 @@ def _what(fact: Json, scene: _Scene) -> str:
             return "does not answer: its host or its supervisor is down, stopped or cut off"
         case "lost":
             return "its supervisor is gone, the connection ended without a word"
+        case "stopped" if fact["still_s"]:
+            return f"its supervisor stood still for {float(fact['still_s']):.0f} s (stopped, or its host was), {where}"
         case "stopped":
             return f"stopped by a signal {float(fact['for_s']):.0f} s ago, {where}"
         case "dead" if not fact["error"]:

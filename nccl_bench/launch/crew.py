@@ -85,9 +85,11 @@ class Crew:
         for worker in self.workers.values():
             worker.ask_for_stack()
 
-    def facts(self, host: str, ranks: Iterable[int]) -> dict[int, Json]:
-        """What each rank was doing, for blame.py; without a worker yet, it was starting."""
-        return {rank: self.workers[rank].fact(host) if rank in self.workers else {"rank": rank, "host": host} for rank in ranks}
+    def facts(self, host: str, ranks: Iterable[int], still_s: float = 0.0) -> dict[int, Json]:
+        """What each rank was doing, for blame.py; without a worker yet, it was starting. `still_s`: for so long this process stood still."""
+        found = {rank: self.workers[rank].fact(host) if rank in self.workers else {"rank": rank, "host": host} for rank in ranks}
+        still = {"state": "stopped", "still_s": still_s, "for_s": still_s} if still_s else {}
+        return {rank: {**fact, **still} if _held_up(fact) else fact for rank, fact in found.items()}
 
     def kept(self) -> dict[int, tuple[str, ...]]:
         """The last lines of each worker that wrote any."""
@@ -163,6 +165,11 @@ class Crew:
             return progress.overdue(now, overdue_s)
         idle = self.go_s is not None and progress.changed_s < self.go_s
         return idle and now > (self.go_s or now) + self._plan.meeting_s(self._world_size)
+
+
+def _held_up(fact: Json) -> bool:
+    """Whether nothing worse happened to a rank than that others were not there: they leave one that stands still."""
+    return fact.get("state", "alive") == "alive" or (fact.get("error") or {}).get("kind") == "comm"
 
 
 def _end(worker: Worker) -> Json:

@@ -312,7 +312,8 @@ class Supervisor:
 
     def _facts(self) -> dict[int, Json]:
         """What the ranks of this process were doing."""
-        found = {rank: {**fact, "socket": self._socket} for rank, fact in self._crew.facts(self._launch.host, self._ranks).items()}
+        still_s = self._timers.stood_s(self._plan.timeout_s)
+        found = {rank: {**fact, "socket": self._socket} for rank, fact in self._crew.facts(self._launch.host, self._ranks, still_s).items()}
         if self._own_reason is not None and "error" in self._own_reason:
             found[self._ranks[0]]["error"] = self._own_reason["error"]
         return found

@@ -15,8 +15,8 @@ from nccl_bench.verdict.noise import PRINTED_RUN_TO_RUN
 if TYPE_CHECKING:
     from nccl_bench.verdict.compare import CaseResult, Comparison
 
-MAX_ROWS = 200
-"""Cases in the terminal; with more of them, those within noise are counted instead. --json and the page have all."""
+MAX_ROWS = 150
+"""Cases in the terminal, three pages of it; with more of them, those within noise are counted instead. --json and the page have all."""
 MARKS = {"regression": "▼", "improvement": "▲", "within noise": "=", "missing": "-", "not comparable": "?"}
 """A symbol beside each verdict, so that nothing is told by colour alone."""
 
