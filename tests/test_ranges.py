@@ -41,4 +41,4 @@ def test_a_sentence_says_which_sizes_changed_and_what_of_the_rest(marks, words):
 def test_a_size_changed_where_any_of_its_cases_did():
     both = [*cases("....")[:2], (KIB, "regression", -0.1), (2 * KIB, "regression", -0.2)]
 
-    assert sentence("x", both) == "x 1-2 KiB is 10 to 20 % slower"
+    assert sentence("x", both) == "x 1-2 KiB is 10 to 20 % slower in 2 of 4 cases"

@@ -21,6 +21,14 @@ def test_the_t_distribution_is_that_of_the_tables(t, df, p):
     assert t_quantile(p, df) == pytest.approx(t, rel=1e-3)
 
 
+@given(st.floats(1e-12, 0.99), st.one_of(st.floats(1, 1e6), st.just(math.inf)))
+def test_the_quantile_is_the_t_of_that_chance(p, df):
+    t = t_quantile(p, df)
+
+    assert two_sided_p(t * (1 - 1e-9), df) >= p * (1 - 1e-12)
+    assert two_sided_p(t * (1 + 1e-9), df) <= p * (1 + 1e-12)
+
+
 @given(st.floats(0, 1e6), st.floats(0.5, 1e4))
 def test_a_chance_lies_between_0_and_1_and_falls_with_t(t, df):
     assert 0 <= two_sided_p(t * 1.01 + 0.01, df) <= two_sided_p(t, df) <= 1

@@ -25,16 +25,19 @@ def size_range(first: int, last: int) -> str:
 
 def sentence(name: str, cases: Sequence[Sized]) -> str:
     """One sentence of one collective. Sizes with several cases (placements, types) changed where any of them did."""
-    sizes = sorted({nbytes for nbytes, _, _ in cases})
-    marks = {nbytes: _mark([case for case in cases if case[0] == nbytes]) for nbytes in sizes}
+    at: dict[int, list[Sized]] = {}
+    for case in cases:
+        at.setdefault(case[0], []).append(case)
+    sizes = sorted(at)
+    marks = {nbytes: _mark(at[nbytes]) for nbytes in sizes}
     runs = [(mark, list(found)) for mark, found in itertools.groupby(sizes, key=lambda nbytes: marks[nbytes])]
     changed = [(mark, found) for mark, found in runs if mark is not None]
     if not changed:
         return f"{name} {size_range(sizes[0], sizes[-1])}: no difference shown"
-    parts = [f"{size_range(found[0], found[-1])} is {_amount(mark, found, cases)}" for mark, found in changed]
     if len(changed) > MAX_RANGES:
         parts = [_scattered(mark, sizes, marks, cases) for mark in ("regression", "improvement") if mark in marks.values()]
         return f"{name} {', '.join(parts)}; the others unchanged"
+    parts = [f"{size_range(found[0], found[-1])} is {_amount(mark, found, cases)}" for mark, found in changed]
     rest = _rest([mark for mark, _ in runs])
     return f"{name} {', '.join(parts)}" + (f"; {rest} unchanged" if rest else "")
 
@@ -61,10 +64,11 @@ def _mark(cases: Sequence[Sized]) -> str | None:
 
 def _amount(mark: str | None, sizes: Sequence[int], cases: Sequence[Sized]) -> str:
     """ "12 % slower", "12 to 15 % faster": of the cases that changed."""
-    found = sorted(abs(100 * change) for nbytes, verdict, change in cases if nbytes in sizes and verdict == mark)
+    wanted = set(sizes)
+    found = sorted(abs(100 * change) for nbytes, verdict, change in cases if nbytes in wanted and verdict == mark)
     low, high, middle = found[0], found[-1], statistics.median(found)
     spread = f"{low:.0f} to {high:.0f}" if round(low) != round(high) and high - low > 0.1 * high else f"{middle:.0f}"
-    n_cases = sum(nbytes in sizes for nbytes, _, _ in cases)
+    n_cases = sum(nbytes in wanted for nbytes, _, _ in cases)
     share = f" in {len(found)} of {n_cases} cases" if len(found) < n_cases else ""
     return f"{spread} % {'slower' if mark == 'regression' else 'faster'}{share}"
 

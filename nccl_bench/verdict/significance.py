@@ -21,13 +21,25 @@ def two_sided_p(t: float, df: float) -> float:
 
 
 def t_quantile(p_two_sided: float, df: float) -> float:
-    """The t whose two-sided chance is `p_two_sided`, by bisection."""
-    low, high = 0.0, 2.0
-    while two_sided_p(high, df) > p_two_sided:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if two_sided_p(middle, df) > p_two_sided else (low, middle)
+    """The t whose two-sided chance is `p_two_sided`, by false position with the Illinois rule (Dowell and Jarratt, BIT 11, 1971).
+
+    The next point is that of the line through both ends; an end that stays for a second time counts half, so that both ends move.
+    """
+    low, high, over = 0.0, 2.0, 1.0 - p_two_sided
+    while (under := two_sided_p(high, df) - p_two_sided) > 0:
+        low, high, over = high, 2 * high, under
+    last = 0
+    for _ in range(100):
+        middle = (low * under - high * over) / (under - over)
+        if not low < middle < high:
+            return min(max(middle, low), high)
+        more = two_sided_p(middle, df) - p_two_sided
+        if more > 0:
+            low, over, under, last = middle, more, under / 2 if last > 0 else under, 1
+        else:
+            high, under, over, last = middle, more, over / 2 if last < 0 else over, -1
+        if more == 0 or high - low < 1e-13 * high:
+            return middle
     return (low + high) / 2
 
 
