@@ -157,6 +157,18 @@ def test_a_rehearsal_says_so_in_the_first_and_the_last_line(tmp_path):
     assert lines[0].startswith("NOT NCCL")
 
 
+def test_a_rehearsals_header_names_gloo_and_torch_and_no_nccl(tmp_path):
+    versions = {"torch": "2.13.0", "nccl": "2.30.7"}
+    samples.write_fast(tmp_path / "gloo", samples.header(not_nccl=True, backend="gloo", versions=versions), samples.sweep())
+    done = report("gloo", "-O", "out", "--format", "md,html", cwd=tmp_path)
+    shown = [report("gloo", cwd=tmp_path).stdout, *(path.read_text() for path in (tmp_path / "out").glob("report.*"))]
+
+    assert done.returncode == 0
+    assert len(shown) == 3
+    assert all("gloo of torch 2.13.0" in text for text in shown)
+    assert not any("· NCCL 2.30.7" in text for text in shown)
+
+
 @needs_reference
 def test_a_log_of_nccl_tests_is_a_run_of_its_own(tmp_path):
     done = report(REFERENCE / "h200x2" / "nccl-tests-mpi-1.log", "-O", "out", cwd=tmp_path)

@@ -230,6 +230,22 @@ def test_a_dry_run_lists_cases_time_and_memory_and_starts_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("-b", "1K", "-e", "1GB"), "note: 1GB is 1 GiB: sizes are powers of 1024"),
+        (("-b", "1K", "-e", "1.5M"), "note: -e 1.5M is not measured: the steps from the smallest size end at 1 MiB"),
+        (("-b", "1K", "-e", "1GiB"), ""),
+        (("--sizes", "1K,1.5M"), ""),
+    ],
+)
+def test_sizes_that_are_other_than_they_read_are_said(tmp_path, args, said):
+    done = run(tmp_path, "--dry-run", "--backend", "gloo", *args)
+
+    assert done.returncode == 0
+    assert said in done.stderr if said else done.stderr == ""
+
+
 # ---- what is refused ----
 
 
@@ -246,6 +262,10 @@ def test_a_dry_run_lists_cases_time_and_memory_and_starts_nothing(tmp_path):
         (("broadcast", "-r", "2", "-b", "64"), "ranks are 0 to 1"),
         (("-t", "2"), "one process a GPU"),
         (("--json", "--format", "nccl-tests"), "exclude"),
+        (("-n", "10", "--precision", "0.01"), "-n and --precision exclude each other"),
+        (("-n", "10", "--budget", "1"), "-n and --budget exclude each other"),
+        (("--check", "-c", "0"), "--check and -c 0 contradict each other"),
+        (("--no-check", "-c", "1"), "--no-check and -c 1 contradict each other"),
         (("-O", "x", "--name", "y"), "exclude"),
         (("--config", "missing.toml"), "missing.toml"),
     ],

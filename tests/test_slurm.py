@@ -57,6 +57,16 @@ def test_every_script_is_strict_takes_whole_nodes_gives_a_minute_and_hands_optio
             assert '--cpus-per-task="${SLURM_CPUS_PER_TASK:-' in command
 
 
+@pytest.mark.parametrize(
+    "limit, right",
+    [("90", True), ("90:30", True), ("05:00:00", True), ("1-12", True), ("1-12:30:00", True), ("infinite", True), ("5hours", False), ("5h", False)],
+)
+def test_a_time_limit_that_sbatch_would_not_read_is_refused(limit: str, right: bool) -> None:
+    done = printed("--time", limit)
+    assert done.returncode == (0 if right else 2)
+    assert (f"#SBATCH --time={limit}" in done.stdout) if right else ("no time limit of sbatch" in done.stderr)
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_with_every_option_filled_in_is_still_one_that_bash_reads(kind: str) -> None:

@@ -259,6 +259,15 @@ def test_half_the_bandwidth_is_where_latency_and_transfer_are_equal() -> None:
     assert half == pytest.approx(latency_us * rate, rel=0.03)
 
 
+def test_a_size_that_is_fast_by_chance_is_not_where_half_is_reached() -> None:
+    rates = {1: 1.0, 2: 6.0, 4: 2.0, 8: 4.0, 16: 8.0, 32: 10.0, 64: 3.0}
+    points = [replace(point(mib << 20, 100.0), busbw_GBps=rate) for mib, rate in rates.items()]
+    half = half_bandwidth_nbytes(points)
+
+    assert half is not None
+    assert 8 << 20 < half < 16 << 20
+
+
 def test_one_size_has_no_half_size() -> None:
     assert half_bandwidth_nbytes([point()]) is None
     assert half_bandwidth_nbytes([]) is None

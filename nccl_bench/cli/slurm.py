@@ -21,6 +21,8 @@ _PLAIN = re.compile(r"[\w.,:/+=@%^\[\]-]+")
 """What may stand in a #SBATCH line without quotes."""
 _JOB, _HOW = "The job", "How it runs"
 SUFFIX = ".sbatch"
+_TIME = re.compile(r"(?:\d+(?::\d\d?){0,2}|\d+-\d\d?(?::\d\d?){0,2}|infinite|unlimited)", re.IGNORECASE)
+"""The time limits that sbatch(1) lists under --time."""
 
 
 def slurm(
@@ -100,6 +102,8 @@ def with_job_option(text: str, name: str, value: str) -> str:
     """The script with a #SBATCH line changed, switched on, or added below the others. Raises UsageError for what no such line can hold."""
     if _PLAIN.fullmatch(value) is None:
         raise UsageError(f"--{name} {value!r}: not a value for an #SBATCH line", "give it to sbatch itself, on its command line")
+    if name == "time" and _TIME.fullmatch(value) is None:
+        raise UsageError(f"--time {value}: no time limit of sbatch", "write minutes, HH:MM:SS, D-HH or D-HH:MM:SS: 90, 05:00:00, 1-12")
     line = f"#SBATCH --{name}={value}"
     changed, n_found = re.subn(rf"^#+SBATCH --{name}=.*$", lambda _: line, text, count=1, flags=re.MULTILINE)
     if n_found:

@@ -11,6 +11,7 @@ import typer
 
 from nccl_bench.cli import completion
 from nccl_bench.cli.outcome import Ended
+from nccl_bench.errors import UsageError
 
 _SIZES, _WHAT, _MESH, _CLOCKS, _STOP = "Sizes", "What is sent", "Groups of training", "Clocks", "When to stop"
 _LAUNCH, _KEEP, _SHOW = "Launch", "What is kept", "Screen"
@@ -131,6 +132,9 @@ def sweep(
 
     given: dict[str, Any] = {key: value for key, value in locals().items() if key not in ("context", "config", "Options", "with_config")}
     given["variant"] = given["variant"] or []
+    typed = str(getattr(context.get_parameter_source("check"), "name", "")) == "COMMANDLINE"
+    if typed and check_level is not None and check != (check_level > 0):
+        raise UsageError(f"--{'' if check else 'no-'}check and -c {check_level} contradict each other", "leave one out")
     options = Options(**with_config(given, context, config))
     from nccl_bench.cli.sweep_run import run
 

@@ -79,6 +79,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.as_json and self.output_format != "table":
             raise UsageError("--json and --format exclude each other", "--json prints points, one a line")
+        if self.iters is not None and (self.precision is not None or self.budget is not None):
+            rule = "--precision" if self.precision is not None else "--budget"
+            raise UsageError(f"-n and {rule} exclude each other", f"-n fixes the number of operations, {rule} lets the stopping rule find it")
         if self.out is not None and self.name is not None:
             raise UsageError("-O and --name exclude each other", "-O is the run directory itself, --name the last part of the default one")
 

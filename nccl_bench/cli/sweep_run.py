@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from nccl_bench.cli.outcome import Ended
@@ -18,7 +19,7 @@ from nccl_bench.launch.launchers import Launch, from_environ
 from nccl_bench.launch.local import visible_gpus
 from nccl_bench.measure.cases import WorldFacts, slot_nbytes
 from nccl_bench.measure.listing import axes_of, fitting_mesh, list_cases, mesh_of
-from nccl_bench.measure.spec import Backend, SweepSpec, check_backend, clocks_of, with_defaults
+from nccl_bench.measure.spec import Backend, SweepSpec, check_backend, clocks_of, sizes_of, with_defaults
 from nccl_bench.records import RunHeader
 from nccl_bench.report.beside import Beside, algorithms_text
 from nccl_bench.report.contention import Contention, group_lines
@@ -26,7 +27,7 @@ from nccl_bench.report.nccl_tests import NcclTestsLog
 from nccl_bench.report.progress import Progress
 from nccl_bench.report.sentence import Look
 from nccl_bench.report.terminal import SweepTable, banner, wants_color, write_warning
-from nccl_bench.units import counted, format_seconds, format_size
+from nccl_bench.units import counted, format_seconds, format_size, parse_size
 
 CPU_RANKS = 2
 """Ranks of a self-launch without a GPU: the fewest that talk."""
@@ -45,6 +46,9 @@ def run(options: Options, environ: Mapping[str, str], argv: Sequence[str], stdou
     n_local = _n_local(options, launch, spec, environ)
     if mesh_of(spec) is not None:
         fitting_mesh(spec, n_local if launch.launcher == "none" else launch.world_size)
+    if launch.rank == 0:
+        for note in size_notes(options, spec, _backend(spec, environ)):
+            stderr.write(f"note: {note}\n")
     if options.dry_run:
         return _dry_run(options, spec, launch, n_local, environ, stdout)
     torch_version()
@@ -60,6 +64,25 @@ def run(options: Options, environ: Mapping[str, str], argv: Sequence[str], stdou
     finally:
         screen.close()
     return ended
+
+
+def _backend(spec: SweepSpec, environ: Mapping[str, str]) -> Backend:
+    """The backend as far as this host tells."""
+    return "nccl" if spec.backend == "nccl" or (spec.backend == "auto" and visible_gpus(environ)) else "gloo"
+
+
+def size_notes(options: Options, spec: SweepSpec, backend: Backend) -> Iterator[str]:
+    """Where sizes are other than they may read: powers of 1024 under GB, and a last one that the steps do not reach."""
+    for text in (options.minbytes, options.maxbytes, options.stepbytes, options.sizes):
+        if text is not None and (found := re.search(r"[\d.]+\s*([KMGT])B", text, re.IGNORECASE)):
+            letter = found[1].upper()
+            size = format_size(parse_size(found[0]))
+            yield f"{found[0]} is {size}: sizes are powers of 1024, rates in GB/s are 1e9 bytes/s ({letter}iB says the same)"
+            break
+    if options.maxbytes is not None and options.sizes is None and spec.max_nbytes is not None:
+        last = max(sizes_of(spec, backend), default=spec.max_nbytes)
+        if last < spec.max_nbytes:
+            yield f"-e {options.maxbytes} is not measured: the steps from the smallest size end at {format_size(last)} (-f, -i and --sizes set them)"
 
 
 def _n_local(options: Options, launch: Launch, spec: SweepSpec, environ: Mapping[str, str]) -> int:
@@ -83,7 +106,7 @@ def _dry_run(options: Options, spec: SweepSpec, launch: Launch, n_local: int, en
     alone = launch.launcher == "none"
     n_ranks, per_node = (n_local, n_local) if alone else (launch.world_size, launch.local_size)
     n_nodes = -(-n_ranks // per_node) if per_node else 1
-    backend: Backend = "nccl" if spec.backend == "nccl" or (spec.backend == "auto" and visible_gpus(environ)) else "gloo"
+    backend = _backend(spec, environ)
     check_backend(spec, backend)
     spec = with_defaults(spec, backend)
     facts = WorldFacts(n_ranks=n_ranks, n_nodes=n_nodes, ranks_per_node=per_node, backend=backend, one_domain=n_nodes == 1, fp8=True)

@@ -89,6 +89,12 @@ def _title(views: Sequence[View]) -> str:
     return views[0].label if len(views) == 1 else f"{len(views)} runs: {views[0].label} to {views[-1].label}"
 
 
+def _library(not_nccl: bool, facts: Mapping[str, str]) -> str:
+    """What moved the data, with its version; gloo is part of torch."""
+    name, key = ("gloo of torch", "version: torch") if not_nccl else ("NCCL", "version: nccl")
+    return f"{name} {facts[key]}" if key in facts else "gloo" if not_nccl else ""
+
+
 def _subtitle(views: Sequence[View]) -> str:
     """What machine this was, in a line."""
     found: dict[str, None] = {}
@@ -99,7 +105,7 @@ def _subtitle(views: Sequence[View]) -> str:
             f"{header.n_ranks} rank{'' if header.n_ranks == 1 else 's'}" if header.n_ranks else "",
             f"{header.n_nodes} node{'' if header.n_nodes == 1 else 's'}" if header.n_nodes else "",
             facts.get("GPUs", ""),
-            f"NCCL {facts['version: nccl']}" if "version: nccl" in facts else "",
+            _library(header.not_nccl, facts),
             f"measured by {header.tool}" if view.run.imported else header.tool,
             header.started_at or "",
         ]

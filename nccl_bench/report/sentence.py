@@ -125,15 +125,16 @@ def _latency(name: str, good: list[tuple[Point, Ceiling]], look: Look) -> str:
 
 
 def half_bandwidth_nbytes(points: Iterable[Rated]) -> float | None:
-    """The size in bytes at which half of the peak bus bandwidth is reached; None where even the smallest size is that fast.
+    """The size in bytes from which on half of the peak bus bandwidth is kept up to the peak; None where even the smallest size is that fast.
 
     n1/2 of Hockney, The communication challenge for MPP, Parallel Computing 20 (1994), with the peak seen for the limit.
     Interpolated between neighbouring sizes, both axes logarithmic.
     """
     rates = {point.nbytes: point.busbw_GBps for point in points if point.busbw_GBps}
     half = max(rates.values(), default=0.0) / 2
-    sizes = sorted(rates)
-    for small, large in itertools.pairwise(sizes):
+    fastest = max(rates, key=lambda nbytes: rates[nbytes], default=0)
+    sizes = sorted(nbytes for nbytes in rates if nbytes <= fastest)
+    for small, large in reversed(list(itertools.pairwise(sizes))):
         low, high = rates[small], rates[large]
         if low < half <= high:
             step = math.log(half / low) / math.log(high / low)
