@@ -38,7 +38,9 @@ def test_a_soak_beside_matrix_products_says_what_each_gpu_computes(tmp_path):
     assert all(one["tflops"] > 1 for one in facts["load_rates"])
     points = [json.loads(line) for line in (tmp_path / "run" / "points.jsonl").read_text().splitlines()]
     assert {(point["variant"], point["clock"]) for point in points} == {("beside gemm", "eager")}
-    assert not [row for row in json.loads(done.stdout)["rows"] if row["stage"] == "soak" and row["criterion"].endswith("bandwidth")]
+    # Beside a load it is slower by design: no collective's bandwidth is judged, and that nothing else was is open.
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["stage"] == "soak" and row["criterion"].endswith("bandwidth")]
+    assert [(row["criterion"], row["status"]) for row in rows] == [("bandwidth", "inconclusive")]
 
 
 def test_doctor_and_its_inventory_read_the_device():
