@@ -5,6 +5,7 @@ Sizes are nccl-tests' sizes: bytes of the larger of a rank's send and receive bu
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -84,7 +85,9 @@ def find(text: str) -> Collective:
     """The row for "all_reduce", "allreduce", "all-reduce" or "all_reduce_perf". Raises UsageError listing the names."""
     name = _BY_KEY.get(_key(text))
     if name is None:
-        raise UsageError(f"no collective is called {text!r}", f"there are: {' '.join(COLLECTIVES)} (or all)")
+        close = difflib.get_close_matches(_key(text), _BY_KEY, n=1)
+        meant = [f"did you mean {_BY_KEY[close[0]]}?"] if close else []
+        raise UsageError(f"no collective is called {text!r}", *meant, f"there are: {' '.join(COLLECTIVES)} (or all)")
     return COLLECTIVES[name]
 
 

@@ -276,6 +276,26 @@ def test_a_reader_who_leaves_is_no_traceback(tmp_path: Path, how: str) -> None:
     assert err == "nccl-bench: exit 141: the reader of the output left\n"
 
 
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["sweep", "allredcue"], "did you mean all_reduce?"),
+        (["sweep", "all_gahter"], "did you mean all_gather?"),
+        (["sweep", "--precison", "1"], "did you mean --precision?"),
+        (["sweep", "-g", "two"], "'--nproc-per-node': a whole number is asked for"),
+        (["sweep", "-g", "0"], "'--nproc-per-node': at least 1"),
+        (["export", "run", "--format", "xlsx"], "'xlsx' is not one of"),
+        (["sweep", "--zzz"], "no such option: --zzz"),
+    ],
+)
+def test_a_slip_is_told_in_our_words_with_what_was_meant(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    assert run(arguments) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Input should" not in err
+    assert "Value error" not in err
+
+
 @pytest.mark.parametrize("arguments, code", [(["ends", "talk"], 141), (["nosuch"], 2), (["ends", "--nonsense"], 2)])
 def test_a_reader_of_both_who_leaves_does_not_change_how_it_ended(tmp_path: Path, arguments: list[str], code: int) -> None:
     """As with 2>&1 | head -1: the last line has nobody to read it."""

@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -223,6 +224,23 @@ def _told(err: NcclBenchError, stderr: TextIO, *, together: bool) -> Ended:
     return Ended(exit_code=shared.exit_code, why=shared.why if shared.lines else "")
 
 
+_VALIDATOR = (
+    (r"Input should be a valid integer.*", "a whole number is asked for"),
+    (r"Input should be a valid number.*", "a number is asked for"),
+    (r"Input should be greater than or equal to ", "at least "),
+    (r"Input should be less than or equal to ", "at most "),
+    (r"Value error, ", ""),
+)
+"""Words of the library that reads options, and ours."""
+
+
+def plainly(message: str) -> str:
+    """A message about an option without the words of the library that read it."""
+    for theirs, ours in _VALIDATOR:
+        message = re.sub(theirs, ours, message)
+    return message
+
+
 def _click_error(err: Any, stderr: TextIO, *, together: bool) -> Ended:
     """A usage error that click found, in our words."""
     option = getattr(err, "option_name", None)
@@ -231,8 +249,11 @@ def _click_error(err: Any, stderr: TextIO, *, together: bool) -> Ended:
     if option is not None and (instead := answer(option)):
         why, hints = f"{option}: {instead}", [f"{PROGRAM} has no {option}: it belongs to nccl-tests and rccl-tests"]
     else:
-        message = err.format_message().rstrip(".")
-        why, hints = message[:1].lower() + message[1:], [f"{path} --help lists the options"]
+        message = plainly(err.format_message().rstrip("."))
+        close = difflib.get_close_matches(option, getattr(err, "possibilities", None) or (), n=1) if option is not None else []
+        if close:
+            message = f"no such option: {option}"
+        why, hints = message[:1].lower() + message[1:], [*(f"did you mean {word}?" for word in close), f"{path} --help lists the options"]
     return _told(UsageError(why, *hints), stderr, together=together)
 
 

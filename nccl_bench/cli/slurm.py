@@ -33,7 +33,9 @@ def slurm(
         ),
     ] = "sweep",
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="nodes of the job", rich_help_panel=_JOB)] = None,
-    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of a node, a rank each", rich_help_panel=_JOB)] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of a node, a rank each (default: 8)", rich_help_panel=_JOB)
+    ] = None,
     cpus_per_task: Annotated[
         int | None, typer.Option("--cpus-per-task", min=1, help="CPUs of a task (default: its share of the node's)", rich_help_panel=_JOB)
     ] = None,

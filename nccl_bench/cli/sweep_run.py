@@ -151,7 +151,7 @@ class _Screen:
         self.table: SweepTable | NcclTestsLog | None = None
         self.beside, self.contention = Beside(), Contention()
         self.header: RunHeader | None = None
-        self.n_done = self.n_before = self.n_ok = 0
+        self.n_done = self.n_before = self.n_ok = self.n_alone = 0
         self.probing = False
 
     def show(self, event: flow.Event) -> None:
@@ -170,6 +170,7 @@ class _Screen:
             case flow.Kept():
                 self.n_done += 1
                 self.n_ok += event.point.status == "ok"
+                self.n_alone += event.point.regime == "isolated" and self.spec.regime != "isolated"
                 with self.progress.paused():
                     if self.options.as_json:
                         self.stdout.write(json.dumps(event.point.to_json()) + "\n")
@@ -235,9 +236,10 @@ class _Screen:
         if isinstance(self.table, SweepTable):
             self.stdout.write(self.contention.text() + self.beside.text() + algorithms_text(event.algorithms))
         if self.header is not None and event.path is not None and not self.options.as_json and self.options.output_format == "table":
-            self.stdout.write(f"\n{event.n_points} points in {event.path}\n")
+            alone = f" ({self.n_alone} of them calls alone, for lateness and latency: in the report)" if self.n_alone else ""
+            self.stdout.write(f"\n{counted(event.n_points, 'point')} in {event.path}{alone}\n")
         elif event.path is not None and not event.exit_code:
-            self.stderr.write(f"note: {event.n_points} points in {event.path}\n")
+            self.stderr.write(f"note: {counted(event.n_points, 'point')} in {event.path}\n")
         if self.header is not None and self.n_done and not self.n_ok and not event.exit_code:
             write_warning("nothing was measured: every case was skipped", self.stderr)
         self._banner()

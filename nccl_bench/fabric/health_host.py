@@ -171,7 +171,7 @@ CHECKS: tuple[Check, ...] = (
     Check(id="limit.shm", what="room in /dev/shm", how="statvfs", judge=of_host(_shm),
           why="NCCL's transport between processes of a host lives there", fix="mount -o remount,size=..., or --shm-size for containers"),
     Check(id="limit.files", what="open files", how="getrlimit", judge=of_host(_files),
-          why="many peers need many sockets", fix="ulimit -n 1048576"),
+          why="many peers need many sockets", fix=f"ulimit -n {MIN_FILES} or more (images of clouds set 1048576)"),
     Check(id="host.clock", what="clocks of the hosts together", how="a message to all at once", judge=of_host(_clock),
           why="logs of hosts cannot be put in order otherwise", fix="chronyc tracking; start chronyd"),
     Check(id="host.governor", what="CPU governor", how="/sys/devices/system/cpu", judge=of_host(_governor),

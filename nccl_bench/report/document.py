@@ -261,7 +261,7 @@ def _beside(other: Curve, curve: Curve) -> bool:
 def _efficiency(views: Sequence[View]) -> Section | None:
     picture, table = pictures.efficiency(views), tables.ceilings(views)
     reasons = dict.fromkeys(view.ceilings.why_not for view in views if view.ceilings.why_not and not any(curve.ceiling for curve in view.curves))
-    words = [f"Not known what to hold it against: {reason}." for reason in reasons]
+    words = [f"Held against nothing: {reason}." for reason in reasons]
     assumed: dict[str, None] = {}
     sources: dict[str, None] = {}
     for view in views:

@@ -181,7 +181,7 @@ def ceilings_of(run: Run) -> RunCeilings:
     """The ceilings of a run. Never raises: what is missing is said in `why_not`."""
     header = run.header
     if header.not_nccl or header.shared_gpu:
-        return RunCeilings(_recorded(header), None, header.env, "no measurement of NCCL: nothing to hold it against")
+        return RunCeilings(_recorded(header), None, header.env, "it is no measurement of NCCL")
     try:
         topology = _recorded(header) or _from_log(run) or _from_ranks(header)
     except NcclBenchError as err:
