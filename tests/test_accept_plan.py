@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from nccl_bench.cli.accept_options import MEASURES, check_together, spec_of
 from nccl_bench.errors import UsageError
 from nccl_bench.flows.accept_plan import DROP, LEAST_CASE_S, estimate, stage_s
+from nccl_bench.flows.accept_run import meeting_s
 from nccl_bench.flows.accept_spec import DEFAULT_STAGES, AcceptSpec
+from nccl_bench.flows.council import SILENT_S, run_worlds
+from nccl_bench.flows.worlds import pairs_plan
+from nccl_bench.measure.pairs_spec import PairSpec
 
 
 def test_without_a_budget_every_stage_runs_at_the_default():
@@ -113,3 +119,11 @@ def test_a_load_of_products_without_gpus_is_refused_with_what_to_change(backend)
         spec_of(given, {"CUDA_VISIBLE_DEVICES": ""})
     assert "heats GPUs" in err.value.why
     assert "leave --load out" in err.value.hints[0]
+
+
+def test_fresh_workers_have_a_minute_to_import_torch_and_more_where_there_are_many():
+    """64 ranks of two busy cores took more than the 30 s that they once had, whatever -T said."""
+    assert meeting_s(SILENT_S, 64) == pytest.approx(2 * 30 + 64 * 0.03)
+    assert meeting_s(5.0, 4) == pytest.approx(20 + 4 * 0.03)
+    patient = pairs_plan(PairSpec(timeout_s=300.0), 64, {}, 0, inspect.signature(run_worlds).parameters["meet_s"].default)
+    assert patient.meeting_s(64) == pytest.approx(300 + 64 * 0.03)

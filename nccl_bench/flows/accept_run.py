@@ -219,6 +219,11 @@ def lost_hosts(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> d
     return found
 
 
+def meeting_s(silent_s: float, n_ranks: int) -> float:
+    """Seconds for fresh workers to speak: twice what makes a host silent (all import torch from one file system, often), and 30 ms a rank."""
+    return max(2 * silent_s, 20.0) + 0.03 * n_ranks
+
+
 def attempts(
     run: Run, stage: str, kind: str, spec: Json, layout: Callable[[], list[list[int]]], extra: Mapping[str, str],
     on: Callable[[Json], None] | None = None,
@@ -231,7 +236,7 @@ def attempts(
         yield StageBegun(stage=stage, worlds=len(worlds), hosts=len(run.taking_part(stage)))
         patience_s = run.spec.silent_s + run.spec.timeout_s
         outcome = run_worlds(
-            run.council, kind, spec, worlds, extra=extra, on=on, meet_s=max(run.spec.silent_s, 20.0), wait_s=patience_s,
+            run.council, kind, spec, worlds, extra=extra, on=on, meet_s=meeting_s(run.spec.silent_s, len(run.council.joins)), wait_s=patience_s,
             rest_s=patience_s + 4 * run.plan.seconds.get(stage, 0.0),
         )  # fmt: skip
         learn(run, outcome, worlds)

@@ -151,10 +151,11 @@ def ask(council: Council, what: str, ranks: Sequence[int], serve: Serve, wait_s:
 
 def run_worlds(
     council: Council, kind: str, spec: Json, worlds: Sequence[Sequence[int]], *, extra: Mapping[str, str] | None = None,
-    on: Callable[[Json], None] | None = None, meet_s: float = SILENT_S, wait_s: float = SILENT_S, rest_s: float = FOR_EVER_S,
+    on: Callable[[Json], None] | None = None, meet_s: float | None = None, wait_s: float = SILENT_S, rest_s: float = FOR_EVER_S,
 ) -> Outcome:  # fmt: skip
     """Run these worlds at once: fresh workers, one world a list of ranks. Ranks in no list rest.
 
+    meet_s: seconds for the ranks of a world to meet, and again for their workers to import torch and speak; None: what -T gives (Plan.meeting_s).
     Worlds elsewhere are waited for twice as long as this process's own took and `wait_s` more, or `rest_s` where it rests: a slow host is
     no silent one.
     """
