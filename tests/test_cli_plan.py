@@ -1,6 +1,7 @@
 """`nccl-bench plan` and `search` as a user types them: the answer, the document, files of frameworks, errors; never torch."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,14 +34,14 @@ def document(*args, cwd=None):
 
 def test_the_first_line_is_the_answer():
     done = run("plan", *LLAMA, *HARDWARE, *LAYOUT, "--gemm-eff", "0.7", "--gpu-hour-price", "2", "--observed-step", "20", "--tokens", "1T")
-    first, second, third = done.stdout.splitlines()[:3]
+    first, second = done.stdout.splitlines()[:2]
 
     assert done.returncode == 0, done.stderr
     assert first.startswith("llama3-70b on 64 GPUs: TP8 PP4 DP2 SP dist-opt")
     for word in ("a step", "waiting for communication", "tokens/s/GPU", "MFU", "full-attention"):
         assert word in first
     assert second.startswith("best change: ")
-    assert "fits" in third
+    assert re.search(r"^memory: fits, \d+ of 80 GB", done.stdout, re.MULTILINE)
     for words in ("what would pay", "GPU-hours a day", "unexplained", "in money"):
         assert words in done.stdout
 
@@ -307,8 +308,7 @@ def test_tensor_parallelism_across_nodes_that_was_not_measured_is_called_uncerta
 
     assert shown.returncode == 0, shown.stderr
     assert "tensor parallelism over 2 nodes was not measured, and its price is uncertain" in shown.stdout
-    assert len(wide["notes"]) == 1
-    assert narrow["notes"] == []
+    assert [sum("uncertain" in note for note in found["notes"]) for found in (wide, narrow)] == [1, 0]
     assert any(row["name"] == "TP calls of the backward" for row in wide["assumptions"])
 
 
@@ -324,7 +324,8 @@ def test_options_without_effect_and_gpus_that_stand_idle_are_said():
     part = run("plan", "--preset", "llama3-8b", "--gpus", "8xH100-SXM", "--nics", "8x400-IB", "--world", "12", "--gbs", "12").stdout
     assert "4 of the 16 GPUs of these nodes stand idle" in part
     full = document(*common, "--tp", "8", "--gemm-eff", "0.7")
-    assert (full["notes"], full["cost"]["gpu_hours_idle_per_day"]) == ([], 0)
+    assert not any("idle" in note or "no effect" in note for note in full["notes"])
+    assert full["cost"]["gpu_hours_idle_per_day"] == 0
     said = document(*common, "--sp", "--tp", "1", "--tokens", "1T", "--gpu-hour-price", "2", "--peak", "900", "--hbm", "3000")["notes"]
     assert "no effect without a step time: --tokens --peak --hbm --gpu-hour-price" in said
     assert any("--sp" in note and "no TP" in note for note in said)

@@ -485,10 +485,29 @@ def test_a_large_cluster_is_reckoned_by_its_kinds_of_nodes() -> None:
         ("1xL40S", "1x100-RoCE", 2, "all_reduce", 12.0),
         ("4xGH200", "4x200-Slingshot", 2, "all_reduce", 20.4),
         ("8xA100-SXM", "4x100-EFA", 2, "all_reduce", 175.2),
+        ("8xH100-SXM", "8x400-IB", 4, "broadcast", 6.6 + 28 * 1.0 + 3 * 2.7),  # all hops of the ring, one after the other
+        ("8xA100-SXM", None, 1, "reduce", 10.8),
     ],
 )
 def test_the_latency_of_small_messages_is_nccls_own_model(gpus_: str, nics: str | None, nodes: int, collective: str, model_us: float) -> None:
     assert of(gpus_, nics, nodes).collectives[collective].latency_us == pytest.approx(model_us)
+
+
+def test_a_message_to_many_takes_longer_with_more_ranks_or_is_said_to_be_the_least() -> None:
+    few, many = (of("8xH100-SXM", "8x400-IB", nodes).collectives for nodes in (2, 128))
+    for name, row in many.items():
+        pairwise = name.startswith(("sendrecv", "pingpong"))
+        assert row.latency_least == (name in ("all_to_all", "gather", "scatter"))
+        assert pairwise or row.latency_least or row.latency_us > 2 * few[name].latency_us
+    assert not of("2xH100-SXM", None, 1).collectives["gather"].latency_least
+
+
+def test_the_physical_limit_of_a_ring_shift_is_the_slot_behind_which_any_nic_may_be_used() -> None:
+    row = of("8xH100-SXM", "8x400-IB", 4).collectives
+    ring, node = row["sendrecv"].best, row["sendrecv:node"].best
+
+    assert (round(ring.line_GBps), "PCIe" in ring.line_limited_by) == (63, True)
+    assert (round(node.line_GBps), node.line_limited_by) == (50, "node's 8x 400G InfiniBand")
 
 
 def test_nothing_is_said_of_latency_over_tcp() -> None:

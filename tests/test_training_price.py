@@ -9,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccl_bench.errors import UsageError
-from nccl_bench.fabric import spec
+from nccl_bench.fabric import ideal, spec
 from nccl_bench.groups import even_seats, kind_of, megatron, parse_mesh, span_of
 from nccl_bench.records import Group, Point, RunHeader, Times
+from nccl_bench.report.bill import search_lines
 from nccl_bench.training.compute import Efficiency, Gemm
 from nccl_bench.training.config import from_config, preset
 from nccl_bench.training.cost import ENDS, Setting, cost_of
 from nccl_bench.training.layout import Layout
 from nccl_bench.training.memory import layer_activation_nbytes, memory_of
-from nccl_bench.training.plan import Fabric, answer, neighbours
+from nccl_bench.training.plan import Fabric, answer, best_change, neighbours
 from nccl_bench.training.price import Place, Places, Price, faster, nothing
-from nccl_bench.training.price_expected import expected_pricer, seats_of
+from nccl_bench.training.price_expected import FLOORED, expected_pricer, seats_of
 from nccl_bench.training.price_measured import measured_pricer, run_seats
 from nccl_bench.training.rates import MeasuredRates, sigma_of
 from nccl_bench.training.rules import why_not
@@ -154,6 +155,23 @@ def test_two_nodes_that_never_showed_a_tree_are_priced_by_the_ring_and_the_tree_
     assert "ring" in ampere.by
     assert "ring" not in hopper.by
     assert nbytes * 1.875 / hopper.high_us * 1e-3 > 400
+
+
+@pytest.mark.parametrize(("gpus", "nics", "nodes"), [("8xH100-SXM", "8x400-IB", 16), ("8xH100-SXM", "8x400-IB", 2), ("8xA100-SXM", "8x200-IB", 4),
+                                                     ("8xB200", "8x400-IB", 4)])  # fmt: skip
+def test_a_large_call_is_priced_within_what_ideal_expects(gpus, nics, nodes):
+    """An algorithm that nobody reported is not thought to beat what systems reached that left the choice to NCCL."""
+    topology, nbytes = spec.topology_of(gpus, nics, nodes), 64 << 30
+    row = ideal.ceilings(topology, None, {}, dtype="bfloat16", collectives=["all_reduce"]).collectives["all_reduce"]
+    price = expected_pricer(topology, {})("all_reduce", nbytes, place(megatron(dp=8 * nodes), "dp", 8))
+    rate = nbytes * row.bus_factor / price.mid_us * 1e-3
+    seen = row.best.expected
+
+    if seen is None:
+        assert price.by.startswith(FLOORED)
+        assert rate <= row.best.attainable_GBps
+    else:
+        assert 0.998 * seen.low_GBps <= rate <= seen.mid_GBps
 
 
 def test_a_price_takes_the_protocol_that_costs_least_at_its_size():
@@ -351,7 +369,8 @@ def test_a_search_ranks_what_fits_and_says_its_ties():
     steps = [row.cost.step_s["mid"] for row in found.answers]
     ties = [row.tie_group for row in found.answers]
 
-    assert steps == sorted(steps)
+    tight = [row.memory.verdict == "tight" for row in found.answers]
+    assert list(zip(tight, steps, strict=True)) == sorted(zip(tight, steps, strict=True))
     assert ties[0] == 1
     assert all(b - a in (0, 1) for a, b in itertools.pairwise(ties))
     for tie in set(ties):
@@ -361,6 +380,41 @@ def test_a_search_ranks_what_fits_and_says_its_ties():
     assert all(row.layout.tp <= 8 and row.layout.world == 64 for row in found.answers)
     assert found.n_impossible > 0
     assert found.answers[0].change is not None or found.why
+
+
+def test_what_is_tight_ranks_below_what_fits_and_is_named_where_it_is_faster():
+    """CUDA, NCCL and fragmentation are not in the sum: a layout of 79 of 80 GB is no recommendation."""
+    base = Layout(gbs=512, seq=8192, dist_opt=True)
+    options = {"fixed": {"mbs": 1, "tp": 4}, "max_tp": None, "per_node": 8, "recompute": "none"}
+    wide = fabric(nodes=16)
+    few, many = (search(LLAMA, base, 128, wide, "full-attention", top=top, **options) for top in (1, 100))
+    tight = [row.memory.verdict == "tight" for row in many.answers]
+
+    assert tight == sorted(tight)
+    assert True in tight
+    assert many.faster_tight is None
+    first, fastest = few.answers[0], min((row for row in many.answers if row.memory.verdict == "tight"), key=lambda row: row.cost.step_s["mid"])
+    assert first.memory.verdict == "fits"
+    assert few.faster_tight.layout == fastest.layout
+    assert fastest.cost.step_s["mid"] < first.cost.step_s["mid"]
+    assert len({row.memory.verdict for row in many.answers if row.tie_group == many.answers[tight.index(True)].tie_group}) == 1
+    text = "\n".join(search_lines(few, wide))
+    assert f"may run out of memory, for what CUDA, NCCL and fragmentation take is not reckoned: {fastest.layout.text()}" in text
+
+
+def test_the_best_change_fits_where_one_that_fits_is_faster():
+    layout = Layout(tp=8, pp=4, dp=4, sp=True, dist_opt=True, gbs=512, seq=8192)
+    wide = fabric(nodes=16)
+    cost = cost_of(LLAMA, layout, wide.setting)
+    others = [other for other in neighbours(layout) if why_not(other, LLAMA) is None]
+    quick = [other for other in others if cost_of(LLAMA, other, wide.setting).step_s["mid"] < cost.step_s["mid"]]
+    used = sorted(memory_of(LLAMA, other, None).nbytes for other in quick)
+    assert len(used) > 1
+
+    just = replace(wide, memory_nbytes=int(used[-1] * 1.01))  # the largest of them is tight
+    assert best_change(LLAMA, layout, just, cost).memory.verdict == "fits"
+    alone = replace(wide, memory_nbytes=int(used[0] * 1.01))
+    assert best_change(LLAMA, layout, alone, cost).memory.verdict == "tight"
 
 
 def test_fixed_sizes_stay_and_nothing_found_is_an_error():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nccl_bench.fabric.topology import Topology
 
 WIDTH = 100
+LIMIT = "attainable is limited by"
 NAMED = "nccl-bench ideal --gpus 8xH100-SXM --nics 8x400-IB --nodes 4"
 
 
@@ -146,6 +147,7 @@ def _collective_json(row: CollectiveCeilings) -> dict[str, Any]:
         "bus_factor": row.bus_factor,
         **_ceiling_json(row.best),
         "latency_expected_us": row.latency_us,
+        "latency_is_least": row.latency_least,
         "by_algorithm": {name: _ceiling_json(ceiling) for name, ceiling in row.by_algorithm.items()},
     }
 
@@ -208,21 +210,25 @@ def _columns(*titles: str) -> Any:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in titles:
-        left = title in ("collective", "algorithm", "limited by")
+        left = title in ("collective", "algorithm", LIMIT)
         table.add_column(title, justify="left" if left else "right", overflow="fold")
     return table
 
 
 def _table(found: Ceilings) -> Any:
-    table = _columns("collective", "physical limit", "attainable", "expected", "latency", "limited by")
+    table = _columns("collective", "physical limit", "attainable", "expected", "latency", LIMIT)
     for name, row in found.collectives.items():
-        shown = name.replace(":node", " by node") if ":" in name else f"{name} by ring" if f"{name}:node" in found.collectives else name
-        table.add_row(shown, *_rates(row.best), format_us(row.latency_us), row.best.limited_by)
+        late = f"{'>= ' if row.latency_least and row.latency_us is not None else ''}{format_us(row.latency_us)}"
+        table.add_row(_shown(found, name), *_rates(row.best), late, row.best.limited_by)
     return table
 
 
+def _shown(found: Ceilings, name: str) -> str:
+    return name.replace(":node", " by node") if ":" in name else f"{name} by ring" if f"{name}:node" in found.collectives else name
+
+
 def _algorithms(ways: Mapping[str, Ceiling]) -> Any:
-    table = _columns("algorithm", "physical limit", "attainable", "expected", "limited by")
+    table = _columns("algorithm", "physical limit", "attainable", "expected", LIMIT)
     for name, ceiling in ways.items():
         table.add_row(name.upper() if name == "nvls" else name, *_rates(ceiling), ceiling.limited_by)
     return table
@@ -236,6 +242,18 @@ def _rates(ceiling: Ceiling) -> tuple[str, str, str]:
 
 def _notes(found: Ceilings) -> list[str]:
     lines = ["", "expected: lower quartile to median of what healthy systems of this kind reached (sources); - where fewer than two are known"]
+    others: dict[str, list[str]] = {}
+    for name, row in found.collectives.items():
+        if row.best.line_limited_by.removesuffix(" (upper bound)") != row.best.limited_by.removesuffix(" (upper bound)"):
+            others.setdefault(row.best.line_limited_by, []).append(_shown(found, name))
+    if others:
+        limits = "; ".join(f"{words} ({', '.join(names)})" for words, names in others.items())
+        lines.append(f"what makes a physical limit, where it is another: {limits}")
+    if any(row.latency_least for row in found.collectives.values()):
+        lines.append(">=: the time of one message; a rank sends or takes one for each other rank, and how many go at once is not modelled")
     if len(_ways(found)) > 1:
         lines.append("bus bandwidth above the wire's is no mistake where switches add up, or on two nodes with a tree: it is a convention")
+    ring = _ways(found).get("ring")
+    if found.n_domains > 1 and found.ranks_per_domain[0] > 1 and ring is not None and ring.limited_by.startswith("node's"):
+        lines.append("a ring over nodes may pass one node's own: in each node one hop in g goes by the NICs, so GPU links carry (g-1)/g of it")
     return [*lines, *(f"assumed: {text}" for text in found.assumptions)]

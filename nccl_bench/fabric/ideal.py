@@ -26,7 +26,7 @@ from nccl_bench.fabric.algorithms import allowed, ceiling_key, nvls_adds
 from nccl_bench.fabric.bounds import Bound, least, most
 from nccl_bench.fabric.crowd import ALONE, Crowd
 from nccl_bench.fabric.expected import Expected
-from nccl_bench.fabric.latency import Start, expected_us, starts
+from nccl_bench.fabric.latency import Start, expected_us, is_least, starts
 from nccl_bench.fabric.shape import RankPlace, Shape, lay_out
 from nccl_bench.fabric.topology import Topology
 
@@ -71,6 +71,8 @@ class CollectiveCeilings:
     """The algorithms whose attainable is `best`'s."""
     latency_us: float | None
     """Expected time of the smallest messages (latency.py); None where it is not modelled."""
+    latency_least: bool
+    """Whether that is only the least it takes."""
     starts: Mapping[str, tuple[Start, ...]]
     """By algorithm: what each protocol costs before the first byte, and keeps of the bandwidth; empty where it is not modelled."""
 
@@ -181,6 +183,7 @@ def _collective(shape: Shape, key: str, ways: Mapping[str, tuple[Bound, Bound]],
         best=best,
         fastest=fastest,
         latency_us=expected_us(shape, name),
+        latency_least=is_least(name, shape.n),
         starts={way: starts(shape, name, way) for way in ways},
     )
 

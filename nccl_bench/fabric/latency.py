@@ -94,17 +94,30 @@ def starts(shape: Shape, collective: str, algorithm: str) -> tuple[Start, ...]:
     return tuple(found)
 
 
+CHAINED = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}
+"""How often a small message passes all n - 1 hops of the ring before the last rank is done. NCCL runs broadcast and reduce by the ring
+alone (tuning.cc: the tree is all_reduce's), and a message that fits into one chunk is not pipelined; tuning.cc itself reckons one hop there,
+for large messages."""
+FANNED = ("all_to_all", "gather", "scatter")
+"""Sent as n - 1 messages side by side (grouped sends): how many of them go at once is not modelled, so one message's time is the least."""
+
+
+def is_least(collective: str, n_ranks: int) -> bool:
+    """Whether `expected_us` is only the least that a small operation takes: one message of several that a rank sends."""
+    return collective in FANNED and n_ranks > 2
+
+
 def expected_us(shape: Shape, collective: str) -> float | None:
-    """µs of one small operation; None for one rank, and over TCP."""
+    """µs of one small operation, the least of it where `is_least`; None for one rank, and over TCP."""
     if shape.n < 2 or (shape.many and any(domain.layer == "Ethernet" for domain in shape.kinds)):
         return None
     nodes = len(shape.domains)
     inner = max((_hop(domain) for domain in shape.kinds), default=HOP_LINK_US)
     extra = max(_extra(domain) for domain in shape.kinds) if shape.many else 0.0
-    steps = {"all_reduce": 2 * (shape.n - 1), "all_gather": shape.n - 1, "reduce_scatter": shape.n - 1}.get(collective)
-    if steps is None:
+    rounds = CHAINED.get(collective)
+    if rounds is None:
         return round(BASE_RING_US + (NET_RING_US + extra if shape.many else inner), 2)
-    ring = _ring(steps, nodes, inner, extra, 2 * (nodes - 1) if collective == "all_reduce" else nodes - 1)
+    ring = _ring(rounds * (shape.n - 1), nodes, inner, extra, rounds * (nodes - 1))
     if collective != "all_reduce":
         return round(ring, 2)
     per_node = max(domain.size for domain in shape.kinds)

@@ -197,8 +197,9 @@ def _flows(shape: Shape, pairs: list[tuple[int, int]], *, effective: bool) -> Bo
         into[two] += 1
         for domain, member in ((shape.domains[one], first), (shape.domains[two], second)):
             rates = _rates(domain, effective)
+            by_slot = not effective and rates.slots[member] < rates.net
             own = rates.near[member] if effective else min(rates.net, rates.slots[member])
-            found[Bound(own, domain.near_words if effective else rates.net_words)] = None
+            found[Bound(own, domain.near_words if effective else domain.slot_words if by_slot else rates.net_words)] = None
     for domain, sent, received in zip(shape.domains, out, into, strict=True):
         busier = max(sent, received)
         if busier:

@@ -67,7 +67,8 @@ def _words(document: Document) -> list[str]:
     lines += [f"What would pay: {'; '.join(ifs)}."] if ifs else []
     change = document.get("best_change")
     if change:
-        lines.append(f"The layout next to it that saves most: {change['layout']['text']}, {format_percent(change['saves_frac'])} % less.")
+        fit = {"tight": ", but its memory is tight: it may run out", None: ""}.get(change["memory"], f" ({change['memory']})")
+        lines.append(f"The layout next to it that saves most: {change['layout']['text']}, {format_percent(change['saves_frac'])} % less{fit}.")
     return [*lines, *fits]
 
 
@@ -101,14 +102,16 @@ def _layouts(documents: Sequence[Document]) -> Table:
         if step is None or shares is None:
             continue
         parts = [_number(shares[name], lambda value: f"{format_percent(value)} %") for name in ("compute", "bubble", "exposed")]
-        tie, memory = Cell(text=str(row["tie_group"]), value=float(row["tie_group"])), Cell(text=str(row["memory"]["verdict"] or "-"))
+        used = float(row["memory"]["nbytes"])
+        memory = Cell(text=f"{row['memory']['verdict'] or '-'}, {used / 1e9:.0f} GB", value=used)
+        tie = Cell(text=str(row["tie_group"]), value=float(row["tie_group"]))
         span = f"{_seconds(step['low'])} to {_seconds(step['high'])}"
         rows.append((tie, Cell(text=str(row["layout"]["text"])), _number(step["mid"], _seconds), Cell(text=span), *parts, memory))
     guess = "not measured: priced by what healthy systems of this kind reach; the order is only a hint"
     note = "" if documents[0].get("priced_by") == "measured" else guess
     columns = ("tie group", "layout", "a step", "range", "compute", "bubble", "exposed", "memory")
     numbers = (True, False, True, False, True, True, True, False)
-    return Table(columns=columns, numbers=numbers, rows=tuple(rows), caption="Layouts, best first", note=note)
+    return Table(columns=columns, numbers=numbers, rows=tuple(rows), caption="Layouts, best first, those with tight memory last", note=note)
 
 
 def _number(value: Any, words: Callable[[float], str]) -> Cell:

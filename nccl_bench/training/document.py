@@ -136,7 +136,8 @@ def _change_json(answer: Answer) -> Json | None:
         "step_s": change.step_s,
         "saves_frac": change.saves_frac,
         "sure": change.sure,
-        "memory": change.memory,
+        "memory": change.memory.verdict,
+        "memory_nbytes": change.memory.nbytes,
     }
 
 

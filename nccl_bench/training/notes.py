@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nccl_bench.training.cost import Priced
 from nccl_bench.training.layout import mesh_of
 from nccl_bench.training.plan import Answer, Fabric
+from nccl_bench.training.price_expected import FLOORED
+
+HINT = "not measured: only a hint"
+TITLE = {"measured": "measured", "expected": f"{HINT}: what healthy systems of this kind reach", "nothing": "nothing is priced"}
 
 
 def notes_of(answer: Answer, fabric: Fabric) -> list[str]:
     """The sentences of one plan; none where nothing is to be said."""
-    return _tensor_across(answer, fabric)
+    return [*prices_unbacked([answer]), *_tensor_across(answer, fabric)]
+
+
+def prices_unbacked(answers: Sequence[Answer]) -> list[str]:
+    """The calls that were priced though too few healthy systems of this kind are known that tell of them, and how."""
+    floors: dict[str, float] = {}
+    for row in (row for answer in answers for row in answer.cost.calls):
+        if row.price is not None and row.price.by.startswith(FLOORED):
+            call, floor = f"{row.call.collective} over {row.call.axis}", float(row.price.by.removeprefix(FLOORED).partition(",")[0])
+            floors[call] = min(floor, floors.get(call, floor))
+    if not floors:
+        return []
+    calls = ", ".join(f"{call} ({floor:g})" for call, floor in floors.items())
+    return [f"fewer than two such systems are known for {calls}: priced between attainable and that share of it"]
 
 
 def tensor_nodes(answer: Answer, fabric: Fabric) -> int:

@@ -68,7 +68,7 @@ class Change:
     saves_frac: float
     sure: bool
     """Whether that is more than layouts that are not told apart differ by, and measured."""
-    memory: str | None
+    memory: Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def what_ifs(model: Model, layout: Layout, fabric: Fabric, cost: StepCost) -> tu
 
 
 def best_change(model: Model, layout: Layout, fabric: Fabric, cost: StepCost) -> Change | None:
-    """The neighbouring layout with the shortest step that memory does not rule out; None where none is shorter."""
+    """The neighbouring layout with the shortest step; one whose memory is tight only where none that fits is shorter. None where none is."""
     assert cost.step_s is not None
     best: Change | None = None
     for other in neighbours(layout):
@@ -136,10 +136,12 @@ def best_change(model: Model, layout: Layout, fabric: Fabric, cost: StepCost) ->
             step = cost_of(model, other, fabric.setting).step_s
         except UsageError:
             continue
-        if step is not None and step["mid"] < (best.step_s if best else cost.step_s["mid"]):
+        if step is None or step["mid"] >= cost.step_s["mid"]:
+            continue
+        if best is None or (memory.verdict == "tight", step["mid"]) < (best.memory.verdict == "tight", best.step_s):
             saves = 1 - step["mid"] / cost.step_s["mid"]
-            best = Change(layout=other, step_s=step["mid"], saves_frac=saves, sure=saves > TIE_FRAC and fabric.priced_by == "measured",
-                          memory=memory.verdict)  # fmt: skip
+            sure = saves > TIE_FRAC and fabric.priced_by == "measured"
+            best = Change(layout=other, step_s=step["mid"], saves_frac=saves, sure=sure, memory=memory)
     return best
 
 

@@ -3,7 +3,8 @@
 T = the least of NCCL's algorithms and protocols of: start + bytes x bus factor / (bus bandwidth x protocol's share), as NCCL chooses
 (fabric/latency.py). All groups of a kind run at once, so groups that leave a node share its NICs. The fast end is what is attainable, the
 middle between median and lower quartile of healthy systems of this kind, the slow end the least that one of them reached. Where fewer
-than two are known it is between attainable and the stated floor, or the lowest that any system of several nodes reached. On two nodes a
+than two are known it is between attainable and the stated floor, or the lowest that any system of several nodes reached; no algorithm is
+thought to beat what those who set nothing reached, where that is known (as `ideal` says). On two nodes a
 tree, or sums in switches, send half of a ring's bytes: where no system of this kind showed it, the price is the ring's, and only the fast
 end the tree's.
 """
@@ -20,6 +21,8 @@ from nccl_bench.fabric.topology import Topology
 from nccl_bench.training.price import Place, Price, Pricer, cached, one_rank
 
 RING_OR_TREE = "fast end: by the tree, which no two nodes of this kind are known to have shown"
+FLOORED = "between attainable and a floor of"
+"""How prices begin where fewer than two systems of this kind are known (docs/training.md)."""
 DTYPE = "bfloat16"
 """What training mostly sends; NVSwitch adds it up."""
 
@@ -66,8 +69,8 @@ class _Expected:
         for way, ceiling in row.by_algorithm.items():
             seen = row.best.expected if way in row.fastest else ceiling.expected
             known = None if seen is None else expected.lowest_of(found.platform, collective, None if way in row.fastest else way, row.fastest)
-            rates[way] = _rate(ceiling, seen, floor, known)
-        by = "attainable, stated floor" if row.best.expected is None else f"expected, {row.best.expected.n_sources} sources"
+            rates[way] = _below(_rate(ceiling, seen, floor, known), row.best.expected)
+        by = f"{FLOORED} {floor:.3g}" if row.best.expected is None else f"expected, {row.best.expected.n_sources} sources"
         doubtful = place.span.nodes == 2 and collective == "all_reduce" and "ring" in rates and "ring" not in row.fastest
         if not doubtful or expected.above_nics(found.platform, collective, row.fastest):
             return by, rates, list(rates)
@@ -109,6 +112,14 @@ def _rate(ceiling: ideal.Ceiling, seen: expected.Expected | None, floor: float, 
         return _Rate(slow=floor * top, quartile=floor * top, median=top, fast=top)
     least = seen.low_GBps if lowest is None else min(seen.low_GBps, lowest * top)
     return _Rate(slow=least, quartile=seen.low_GBps, median=seen.mid_GBps, fast=max(top, seen.mid_GBps))
+
+
+def _below(rate: _Rate, whole: expected.Expected | None) -> _Rate:
+    """An algorithm that few or none reported, held under what systems reached that left the choice to NCCL: it would have taken the better one."""
+    if whole is None:
+        return rate
+    quartile, median = min(rate.quartile, whole.low_GBps), min(rate.median, whole.mid_GBps)
+    return _Rate(slow=min(rate.slow, quartile), quartile=quartile, median=median, fast=rate.fast)
 
 
 def _least(row: ideal.CollectiveCeilings, rates: Mapping[str, float], work: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nccl_bench.errors import UsageError
@@ -19,6 +19,8 @@ MAX_MICRO_BATCH = 16
 SAME_FRAC = 0.01
 """Layouts alike but for chunks and rank order, and closer than this, are shown once: far inside what is told apart (TIE_FRAC)."""
 MAX_LAYOUTS = 200_000
+Row = tuple[bool, float, Layout]
+"""(whether memory is tight, seconds a step, layout)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Found:
     """What a search found."""
 
     answers: tuple[Answer, ...]
-    """Best first, each with its tie group."""
+    """Best first, each with its tie group; those whose memory is tight after all that fit."""
     n_tried: int
     """Layouts that the framework accepts."""
     n_impossible: int
@@ -34,6 +36,8 @@ class Found:
     n_unpriced: int
     why: str
     """Why the first is first, in words."""
+    faster_tight: Answer | None = None
+    """The fastest layout whose memory is tight, where it is faster than the first and none such is shown."""
 
 
 def candidates(base: Layout, world: int, layers: int, fixed: Mapping[str, int], max_tp: int | None, per_node: int | None) -> Iterator[Layout]:
@@ -96,14 +100,15 @@ def search(
     """The best layouts; `recompute`: no other than this one. Raises UsageError where none is accepted, none fits, or no step time can be given."""
     if model.experts and base.ep == 1 and "ep" not in fixed:
         base = replace(base, ep=2)  # any EP: see _variants
-    rows: list[tuple[float, Layout]] = []
+    rows: list[Row] = []
     n_tried = n_impossible = n_unpriced = 0
     refusals: Counter[str] = Counter()
     for layout in _accepted(candidates(base, world, model.layers, fixed, max_tp, per_node), model, recompute, refusals):
         n_tried += 1
         if n_tried > MAX_LAYOUTS:
             raise UsageError(f"more than {MAX_LAYOUTS} layouts", "fix some sizes: --fix tp=8,mbs=1")
-        if memory_of(model, layout, fabric.memory_nbytes, fabric.headroom).verdict == "impossible":
+        verdict = memory_of(model, layout, fabric.memory_nbytes, fabric.headroom).verdict
+        if verdict == "impossible":
             n_impossible += 1
             continue
         try:
@@ -114,19 +119,26 @@ def search(
         if step is None:
             n_unpriced += 1
         else:
-            rows.append((step["mid"], layout))
+            rows.append((verdict == "tight", step["mid"], layout))
     if not n_tried:
         raise _nothing(base, model, world, refusals)
     _complain(base, recompute, n_impossible, n_unpriced, len(rows), knows_memory=fabric.memory_nbytes is not None)
-    rows = _simplest(rows)
-    rows.sort(key=lambda row: (row[0], row[1].text()))
+    rows = sorted(_simplest(rows), key=lambda row: (*row[:2], row[2].text()))
+    answers = _answers(rows[:top], model, fabric, basis)
+    tight = next((row for row in rows[top:] if row[0] and row[1] < rows[0][1] and not rows[top - 1][0]), None)
+    hidden = None if tight is None else answer(model, tight[2], fabric, basis, deep=False)
+    return Found(answers=answers, n_tried=n_tried, n_impossible=n_impossible, n_unpriced=n_unpriced, why=_why(answers), faster_tight=hidden)
+
+
+def _answers(rows: list[Row], model: Model, fabric: Fabric, basis: str) -> tuple[Answer, ...]:
+    """With tie groups: none has both layouts that fit and those that may run out of memory."""
     answers: list[Answer] = []
-    tie, leader = 0, 0.0
-    for step_s, layout in rows[:top]:
-        if tie == 0 or step_s > leader * (1 + TIE_FRAC):
-            tie, leader = tie + 1, step_s
+    tie, leader, tight_before = 0, 0.0, False
+    for tight, step_s, layout in rows:
+        if tie == 0 or step_s > leader * (1 + TIE_FRAC) or tight != tight_before:
+            tie, leader, tight_before = tie + 1, step_s, tight
         answers.append(replace(answer(model, layout, fabric, basis, deep=not answers), tie_group=tie))
-    return Found(answers=tuple(answers), n_tried=n_tried, n_impossible=n_impossible, n_unpriced=n_unpriced, why=_why(answers))
+    return tuple(answers)
 
 
 def _accepted(found: Iterator[Layout], model: Model, recompute: str | None, refusals: Counter[str]) -> Iterator[Layout]:
@@ -144,16 +156,16 @@ def _accepted(found: Iterator[Layout], model: Model, recompute: str | None, refu
             refusals[refusal] += 1
 
 
-def _simplest(rows: list[tuple[float, Layout]]) -> list[tuple[float, Layout]]:
-    """Of layouts alike but for chunks and rank order one: of those within 1 % of their fastest the one with the fewest chunks."""
-    alike: dict[Layout, list[tuple[float, Layout]]] = {}
+def _simplest(rows: list[Row]) -> list[Row]:
+    """Of layouts alike but for chunks and rank order, and as tight, one: of those within 1 % of their fastest the one with the fewest chunks."""
+    alike: dict[object, list[Row]] = {}
     for row in rows:
-        alike.setdefault(replace(row[1], vpp=1, order=MEGATRON_ORDER, pp_layout=()), []).append(row)
+        alike.setdefault((row[0], replace(row[2], vpp=1, order=MEGATRON_ORDER, pp_layout=())), []).append(row)
     kept = []
     for same in alike.values():
-        fastest = min(step_s for step_s, _layout in same)
-        near = [row for row in same if row[0] <= fastest * (1 + SAME_FRAC)]
-        kept.append(min(near, key=lambda row: (row[1].vpp, row[1].order != MEGATRON_ORDER, row[0])))
+        fastest = min(step_s for _tight, step_s, _layout in same)
+        near = [row for row in same if row[1] <= fastest * (1 + SAME_FRAC)]
+        kept.append(min(near, key=lambda row: (row[2].vpp, row[2].order != MEGATRON_ORDER, row[1])))
     return kept
 
 
@@ -191,7 +203,7 @@ def _complain(base: Layout, recompute: str | None, n_impossible: int, n_unpriced
     raise UsageError(f"none of {n_impossible} layouts fits into the GPUs' memory", " or ".join(["more GPUs", *others]))
 
 
-def _why(answers: list[Answer]) -> str:
+def _why(answers: Sequence[Answer]) -> str:
     """What the best layout has that the next tie group, or the last one shown, has not."""
     if not answers or answers[0].cost.shares is None:
         return ""
