@@ -8,7 +8,9 @@ import re
 
 import pytest
 
+from nccl_bench.cli.commands import COMMANDS, Command
 from nccl_bench.cli.explain import Word, explain, find_word, load, write_list, write_word
+from nccl_bench.cli.main import run
 from nccl_bench.cli.outcome import MEANING
 from nccl_bench.collectives import COLLECTIVES, bus_factor
 from nccl_bench.errors import UsageError
@@ -43,6 +45,24 @@ def test_an_entry_is_short_fits_the_screen_and_points_to_words_that_exist(row: W
     for other in row.see:
         assert other in WORDS
         assert other != row.name
+
+
+def test_several_words_are_one_entry_and_columns_have_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "limited", "by"]) == 0
+    assert capsys.readouterr().out.startswith("limited-by: ")
+    for word in ("algo", "MFU", "bubble", "exposed", "tie", "rms"):
+        assert find_word(word, WORDS).name == word.lower()
+    assert run(["explain", "no", "such"]) == 2
+    assert max(map(len, capsys.readouterr().err.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=[row.name for row in COMMANDS])
+def test_no_flag_is_shown_with_a_value(row: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([row.name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--help" in text
+    assert "bool" not in text.lower().split()
+    assert "<bool>" not in text
 
 
 def test_no_spelling_means_two_words() -> None:

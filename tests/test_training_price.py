@@ -417,6 +417,13 @@ def test_the_best_change_fits_where_one_that_fits_is_faster():
     assert best_change(LLAMA, layout, alone, cost).memory.verdict == "tight"
 
 
+def test_a_batch_that_cannot_be_shared_names_those_next_to_it_that_can():
+    base = Layout(dp=16, seq=2048)
+    assert why_not(replace(base, gbs=500), LLAMA).endswith("(--gbs 496 or 512 can)")
+    assert why_not(replace(base, gbs=7), LLAMA).endswith("(--gbs 16 can)")
+    assert all(why_not(replace(base, gbs=n), LLAMA) is None for n in (16, 496, 512))
+
+
 def test_fixed_sizes_stay_and_nothing_found_is_an_error():
     base = Layout(gbs=128, seq=4096)
     assert {layout.tp for layout in candidates(base, 64, 32, {"tp": 8}, None, 8)} == {8}

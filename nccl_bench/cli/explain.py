@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import typer
 
 from nccl_bench.cli.commands import COMMANDS
 from nccl_bench.errors import UsageError
+
+WIDTH = 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ def _begun(incomplete: str) -> list[str]:
 
 def explain(
     word: Annotated[
-        str | None, typer.Argument(help="A word of the tables; none: list them.", metavar="[WORD]", autocompletion=_begun)
+        list[str] | None, typer.Argument(help="A word of the tables (limited by is one); none: list them.", metavar="[WORD]", autocompletion=_begun)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
@@ -48,13 +51,14 @@ def explain(
     Without a word: list them all.
     """
     words = load()
+    asked = " ".join(word or ())
     if as_json:
-        records = [_record(row) for row in words.values()] if word is None else _record(find_word(word, words))
+        records = _record(find_word(asked, words)) if asked else [_record(row) for row in words.values()]
         sys.stdout.write(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
-    elif word is None:
-        write_list(words, sys.stdout)
+    elif asked:
+        write_word(find_word(asked, words), sys.stdout)
     else:
-        write_word(find_word(word, words), sys.stdout)
+        write_list(words, sys.stdout)
 
 
 def load() -> dict[str, Word]:
@@ -84,7 +88,8 @@ def find_word(text: str, words: Mapping[str, Word]) -> Word:
     hints = [f"did you mean: {', '.join(names)}?"] if names else []
     if _key(text) in {row.name for row in COMMANDS}:
         hints = [f"{_key(text)} is a command: nccl-bench {_key(text)} --help"]
-    raise UsageError(f"explain: no entry for {text!r}", *hints, f"there are: {' '.join(words)}", "nccl-bench explain says a line of each")
+    listed = textwrap.wrap(f"there are: {' '.join(words)}", WIDTH, break_on_hyphens=False)
+    raise UsageError(f"explain: no entry for {text!r}", *hints, *listed, "nccl-bench explain says a line of each")
 
 
 def _key(text: str) -> str:

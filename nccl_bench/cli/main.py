@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from nccl_bench.cli.commands import Command, available, by_question
 from nccl_bench.cli.completion import completion_errors, refused_shell
@@ -95,6 +95,18 @@ class Commands(TyperGroup):
         """Run the command."""
         with _ends_of_ours():
             return super().invoke(ctx)
+
+
+class _Single(TyperCommand):
+    """One command. Its flags take no value, and its help shows none."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, --help too."""
+        found = super().get_params(ctx)
+        for param in found:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return found
 
 
 app = typer.Typer(
@@ -196,7 +208,7 @@ def _load(row: Command) -> Any:
     """The click command of a row. The module's own imports run now."""
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     function = getattr(import_module(row.module), row.function)
-    single.command(name=row.name, context_settings=_HELP)(function)
+    single.command(name=row.name, cls=_Single, context_settings=_HELP)(function)
     return typer.main.get_command(single)
 
 

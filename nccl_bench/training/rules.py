@@ -42,7 +42,9 @@ def _numbers(at: Layout, _model: Model) -> str | None:
 
 def _batches(at: Layout, _model: Model) -> str | None:
     if at.gbs % (at.dp * at.mbs):
-        return f"a global batch of {at.gbs} cannot be shared by DP {at.dp} in micro-batches of {at.mbs}"
+        step = at.dp * at.mbs
+        near = " or ".join(str(n) for n in (at.gbs // step * step, (at.gbs // step + 1) * step) if n)
+        return f"a global batch of {at.gbs} cannot be shared by DP {at.dp} in micro-batches of {at.mbs} (--gbs {near} can)"
     return None
 
 
