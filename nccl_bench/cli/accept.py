@@ -17,7 +17,7 @@ _WHO, _WHAT, _AGAINST, _FILES = "Who takes part", "What is measured", "What it i
 def accept(
     nproc_per_node: Annotated[int | None, typer.Option("-g", "--nproc-per-node", min=1, help="ranks to start here, where no launcher did")] = None,
     out: Annotated[Path | None, typer.Option("-O", "--out", help="the run directory itself")] = None,
-    criteria: Annotated[Path | None, typer.Option("--criteria", metavar="FILE.toml", help="what is required (the repository's criteria/ has examples)")] = None,
+    criteria: Annotated[Path | None, typer.Option("--criteria", metavar="FILE.toml", help="what is required (see: explain criteria)")] = None,
     stages: Annotated[
         str | None,
         typer.Option(
