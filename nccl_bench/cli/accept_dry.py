@@ -29,7 +29,7 @@ def dry_lines(spec: Any, facts: Any, criteria: Any, given: Mapping[str, Any], la
         said = [_UNCHECKED.format(", ".join(asked))]
     plan = estimate_of(spec, max(1, n_hosts - spec.spares), per_host, os.environ, facts)
     who = f"{counted(n_hosts, 'host')}, {counted(n_ranks, 'rank')}"
-    said = [*_backend(spec), *said]
+    said = [*said, *_backend(spec)]
     return [f"stages: {', '.join(spec.stages)} on {who}", *said, *plan.lines(), *threshold_lines(criteria.thresholds())]
 
 
