@@ -229,7 +229,8 @@ def test_a_sample_that_is_kept_can_be_reported_and_is_described(sample, tmp_path
 
     assert done.returncode == 0, done.stderr
     assert f"`{sample.name}`" in (sample.parent / "README.md").read_text()
-    assert not {path.name for path in sample.iterdir()} - {"run.json", "points.jsonl", "batches.jsonl", "verdict.json"}
+    plan = {"llama1b.json", "want.json", "plan.json", "plan.txt"}  # what a plan asked for, and its answer
+    assert not {path.name for path in sample.iterdir()} - {"run.json", "points.jsonl", "batches.jsonl", "verdict.json", *plan}
 
 
 def test_pictures_that_are_kept_are_small_and_described():

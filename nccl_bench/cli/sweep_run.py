@@ -236,8 +236,8 @@ class _Screen:
         if isinstance(self.table, SweepTable):
             self.stdout.write(self.contention.text() + self.beside.text() + algorithms_text(event.algorithms))
         if self.header is not None and event.path is not None and not self.options.as_json and self.options.output_format == "table":
-            alone = f" ({self.n_alone} of them calls alone, for lateness and latency: in the report)" if self.n_alone else ""
-            self.stdout.write(f"\n{counted(event.n_points, 'point')} in {event.path}{alone}\n")
+            alone = f"{self.n_alone} of them are calls alone, for lateness and latency: in the report\n" if self.n_alone else ""
+            self.stdout.write(f"\n{counted(event.n_points, 'point')} in {event.path}\n{alone}")
         elif event.path is not None and not event.exit_code:
             self.stderr.write(f"note: {counted(event.n_points, 'point')} in {event.path}\n")
         if self.header is not None and self.n_done and not self.n_ok and not event.exit_code:
