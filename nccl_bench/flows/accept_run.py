@@ -14,6 +14,7 @@ from nccl_bench.flows.accept_spec import LOCAL_STAGES, AcceptSpec
 from nccl_bench.flows.council import Council, Outcome, Serve, ask, run_worlds
 from nccl_bench.flows.doctor import Diagnosis
 from nccl_bench.flows.judged import Judged
+from nccl_bench.launch import values
 from nccl_bench.records import Json
 from nccl_bench.results.store import RunWriter
 from nccl_bench.units import counted
@@ -221,7 +222,7 @@ def lost_hosts(run: Run, outcome: Outcome, worlds: Sequence[Sequence[int]]) -> d
 
 def meeting_s(silent_s: float, n_ranks: int) -> float:
     """Seconds for fresh workers to speak: twice what makes a host silent (all import torch from one file system, often), and 30 ms a rank."""
-    return max(2 * silent_s, 20.0) + 0.03 * n_ranks
+    return values.meeting_s(n_ranks, 2 * silent_s, least_s=20.0)
 
 
 def attempts(

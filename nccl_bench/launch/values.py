@@ -29,6 +29,11 @@ Backend = Literal["nccl", "gloo"]
 BackendRequest = Literal["auto", "nccl", "gloo"]
 
 
+def meeting_s(n_ranks: int, patience_s: float, least_s: float = 60.0) -> float:
+    """Seconds that ranks have to meet: `patience_s`, `least_s` at least, and 30 ms a rank (CONTRACT.md, -T)."""
+    return max(patience_s, least_s) + 0.03 * n_ranks
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What every rank does: the worker's command, and what must be the same on all ranks."""
@@ -53,7 +58,7 @@ class Plan:
 
     def meeting_s(self, world_size: int) -> float:
         """Seconds the ranks have to meet (CONTRACT.md, -T)."""
-        return max(self.timeout_s, 60.0) + 0.03 * world_size if self.meet_s is None else self.meet_s
+        return meeting_s(world_size, self.timeout_s) if self.meet_s is None else self.meet_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ import torch.distributed  # noqa: TID253
 
 from nccl_bench.errors import BUG, NcclBenchError, WrongDataError
 from nccl_bench.launch.channel import WorkerChannel
+from nccl_bench.launch.values import meeting_s
 from nccl_bench.measure import worker
 from nccl_bench.measure.clocks import MAX_DOUBLINGS, QueuedTimer, make_timer
 from nccl_bench.measure.events import estimate_us
@@ -74,7 +75,7 @@ def _work(channel: WorkerChannel, environ: Mapping[str, str]) -> int:
     assert go is not None
     channel.enter(-1, 0, "meet", "opening the world")
     os.environ.update(go.get("env") or {})
-    meet_s = max(spec.timeout_s, 60.0) + 0.03 * go["world_size"]
+    meet_s = meeting_s(go["world_size"], spec.timeout_s)
     index = hello["device"]["index"] if hello["device"] else None
     world = open_world(go, spec.timeout_s, meet_s, lambda port: channel.send("store", port=port), index, channel.meeting_step)
     channel.send("ready", setup=world.setup)

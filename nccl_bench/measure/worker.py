@@ -22,6 +22,7 @@ from nccl_bench.errors import BUG, NcclBenchError, UsageError, WrongDataError
 from nccl_bench.fabric.detect import node_facts
 from nccl_bench.groups import kind_of
 from nccl_bench.launch.channel import Phase, WorkerChannel
+from nccl_bench.launch.values import meeting_s
 from nccl_bench.measure.cases import Planned, slot_nbytes
 from nccl_bench.measure.flight import flight_record
 from nccl_bench.measure.listing import axes_of, list_cases, mesh_of
@@ -81,7 +82,7 @@ def _work(channel: WorkerChannel, environ: Mapping[str, str], prepare: Prepare |
     check_backend(spec, go["backend"])
     from nccl_bench.measure.world import open_world
 
-    meet_s = max(spec.timeout_s, 60.0) + 0.03 * go["world_size"]
+    meet_s = meeting_s(go["world_size"], spec.timeout_s)
     index = hello["device"]["index"] if hello["device"] else None
     world = open_world(go, spec.timeout_s, meet_s, lambda port: channel.send("store", port=port), index, channel.meeting_step)
     channel.send("ready", setup=world.setup)
